@@ -22,12 +22,13 @@ bool IsWithin(const std::string& url, const std::string& folder) {
   return url == folder || url.starts_with(BeginOf(folder));
 }
 
+std::mutex trees_mutex;
+std::vector<std::unique_ptr<BucketTree>> trees;
+
 }  // namespace
 
 BucketTree& BucketTree::Of(const std::string& url) {
-  static std::mutex mutex;
-  static std::vector<std::unique_ptr<BucketTree>> trees;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(trees_mutex);
   // Look before parsing: a listed name may be one that ParseBucketUrl() rejects.
   for (const auto& tree : trees) {
     if (IsWithin(url, tree->url_)) return *tree;
@@ -36,20 +37,44 @@ BucketTree& BucketTree::Of(const std::string& url) {
   return *trees.back();
 }
 
-BucketTree::BucketTree(const BucketUrl& url)
-    : store_(BucketUrl{url.bucket, ""}), url_(url.text()), root_(url.prefix) {
-  store_.List(BeginOf(root_), [&](const std::string& key, const ObjectInfo& info) {
+std::string BucketTree::Add(Objects objects, ReadRange read) {
+  static int64_t added = 0;
+  const std::lock_guard lock(trees_mutex);
+  // No store has buckets whose names begin so.
+  const BucketUrl url{fmt::format("_added-{}", ++added), ""};
+  trees.push_back(
+      std::unique_ptr<BucketTree>(new BucketTree(url, std::move(objects), std::move(read))));
+  return url.text();
+}
+
+void BucketTree::Remove(const std::string& url) {
+  const std::lock_guard lock(trees_mutex);
+  std::erase_if(trees, [&](const auto& tree) { return tree->url_ == url; });
+}
+
+BucketTree::BucketTree(const BucketUrl& url, Objects objects, ReadRange read)
+    : bucket_(BucketUrl{url.bucket, ""}.text()),
+      url_(url.text()),
+      root_(url.prefix),
+      objects_(std::move(objects)),
+      read_(std::move(read)) {}
+
+BucketTree::BucketTree(const BucketUrl& url) : BucketTree(url, {}, nullptr) {
+  const auto store = std::make_shared<Store>(BucketUrl{url.bucket, ""});
+  read_ = [store](const std::string& key, const ObjectInfo& object, int64_t offset, int64_t bytes) {
+    return store->GetRange(key, object.etag, offset, bytes);
+  };
+  store->List(BeginOf(root_), [&](const std::string& key, const ObjectInfo& info) {
     objects_.emplace(key, info);
     return true;
   });
   if (root_.empty() || !objects_.empty()) return;
-  if (auto info = store_.Head(root_)) objects_.emplace(root_, *std::move(info));
+  if (auto info = store->Head(root_)) objects_.emplace(root_, *std::move(info));
 }
 
 std::string BucketTree::KeyOf(std::string_view url) const {
-  const std::string bucket = store_.url().text();
-  Check(url.starts_with(bucket), "a URL is of the bucket of its tree");
-  url.remove_prefix(bucket.size());
+  Check(url.starts_with(bucket_), "a URL is of the bucket of its tree");
+  url.remove_prefix(bucket_.size());
   while (url.starts_with('/')) url.remove_prefix(1);
   while (url.ends_with('/')) url.remove_suffix(1);
   return std::string(url);
@@ -95,7 +120,7 @@ void BucketTree::WalkBelow(
 
 std::string BucketTree::Read(std::string_view url, int64_t offset, int64_t bytes) {
   const std::string key = KeyOf(url);
-  return store_.GetRange(key, objects_.at(key).etag, offset, bytes);
+  return read_(key, objects_.at(key), offset, bytes);
 }
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// Lists the objects below a URL once, for commands that read them.
+// Lists the objects below a URL once, to read them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,18 @@ namespace shardinit {
 // All URLs must be the tree's or below it. Thread-safe.
 class BucketTree {
  public:
+  using Objects = std::map<std::string, ObjectInfo>;  // by key
+  // Returns these bytes of an object. Throws Error (kWorld).
+  using ReadRange = std::function<std::string(const std::string& key, const ObjectInfo& object,
+                                              int64_t offset, int64_t bytes)>;
+
   // Returns the tree of a URL, or an earlier one of a parent folder. It is listed once and kept
   // until the process ends. So nobody reads a replaced object, or parts of one from before and
   // after the change. Throws Error (kWorld).
   static BucketTree& Of(const std::string& url);
+  // Adds a tree of objects that no bucket has, and returns its URL.
+  static std::string Add(Objects objects, ReadRange read);
+  static void Remove(const std::string& url);
 
   // Returns null if the object does not exist.
   const ObjectInfo* Find(std::string_view url) const;
@@ -32,14 +40,16 @@ class BucketTree {
 
  private:
   explicit BucketTree(const BucketUrl& url);
+  BucketTree(const BucketUrl& url, Objects objects, ReadRange read);
   std::string KeyOf(std::string_view url) const;
   void WalkBelow(const std::string& folder, const std::string& prefix,
                  const std::function<bool(const std::string& name, bool is_folder)>& visit) const;
 
-  Store store_;  // the whole bucket
+  const std::string bucket_;  // URL of the whole bucket
   const std::string url_;
-  const std::string root_;                     // the key of the tree; empty: the whole bucket
-  std::map<std::string, ObjectInfo> objects_;  // by key
+  const std::string root_;  // the key of the tree; empty: the whole bucket
+  Objects objects_;
+  ReadRange read_;
 };
 
 }  // namespace shardinit

@@ -131,6 +131,10 @@ class IdleDecoders {
     idle_.push_front({frame, std::move(decoder)});
     if (idle_.size() > kMost) dropped.splice(dropped.begin(), idle_, std::prev(idle_.end()));
   }
+  void Clear() {
+    const std::lock_guard lock(mutex_);
+    idle_.clear();
+  }
 
  private:
   static constexpr size_t kMost = 16;
@@ -157,6 +161,8 @@ void Skip(Decoder* decoder, int64_t bytes) {
 }
 
 }  // namespace
+
+void CloseFrames() { Idle().Clear(); }
 
 void ReadFrame(const std::shared_ptr<const Frame>& frame, int64_t offset, int64_t bytes,
                void* out) {

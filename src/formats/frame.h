@@ -25,6 +25,8 @@ struct Frame {
 // decode it once. Throws Error: kRefused if the frame is damaged or has another decoded size,
 // kWorld if the file cannot be read. Thread-safe.
 void ReadFrame(const std::shared_ptr<const Frame>& frame, int64_t offset, int64_t bytes, void* out);
+// Closes the files that ReadFrame() keeps open for the next read.
+void CloseFrames();
 
 // Returns all bytes of an extent, decoded if `is_zstd`. Throws Error as ReadFrame() does, and
 // kRefused if there are more than `limit` bytes.

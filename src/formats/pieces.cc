@@ -246,18 +246,19 @@ struct KeptPart {
   std::vector<uint8_t> bytes = {};
 };
 
+// A thread may alternate between two pieces.
+thread_local std::array<KeptPart, 2> kept_parts;
+
 const KeptPart& KeepPart(const FilePiece& piece, const InputFile& file, int64_t begin) {
-  // A thread may alternate between two pieces.
-  thread_local std::array<KeptPart, 2> kept;
-  for (const KeptPart& part : kept) {
+  for (const KeptPart& part : kept_parts) {
     if (part.begin == begin && part.piece == piece) return part;
   }
-  kept[1] = std::exchange(kept[0], {});
+  kept_parts[1] = std::exchange(kept_parts[0], {});
   int64_t all = 1;
   for (const Piece::Loop& loop : piece.loops) all += (loop.extent - 1) * loop.stride;
   std::vector<uint8_t> bytes(static_cast<size_t>(std::min(kKept, all - begin)));
   ReadStrided(piece, file, begin, std::ssize(bytes), bytes.data());
-  return kept[0] = {piece, begin, std::move(bytes)};
+  return kept_parts[0] = {piece, begin, std::move(bytes)};
 }
 
 }  // namespace
@@ -330,6 +331,8 @@ void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t b
   // If the file ends earlier, it has become shorter.
   if (!file->ReadIfThere(piece.offset + offset, bytes, out)) ThrowChanged(piece);
 }
+
+void ForgetKeptParts() { kept_parts = {}; }
 
 std::shared_ptr<InputFile> OpenFiles::Open(const std::string& path) {
   const std::lock_guard lock(mutex_);

@@ -48,6 +48,8 @@ int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box);
 // Reads bytes of a piece, from `offset` on, in the row-major order of its box. `file` is the
 // piece's file; it is opened if empty. Throws Error: kWorld, or as ReadFrame() does.
 void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t bytes, void* out);
+// Forgets the bytes that ReadPart() keeps for the next read of this thread.
+void ForgetKeptParts();
 // Keeps recently used files open, so that many reads of a file open it once. Thread-safe.
 class OpenFiles {
  public:

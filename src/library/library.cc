@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,15 +17,20 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
 #include "generate/fill.h"
 #include "generate/on_cuda.h"
 #include "library/shardinit.h"
 #include "plan/load.h"
+#include "plan/read.h"
 #include "rng/stream.h"
 
 namespace shardinit {
 namespace {
 
+static_assert(SHARDINIT_ERROR_DAMAGE == static_cast<int>(ExitCode::kDifferent));
+static_assert(SHARDINIT_ERROR_REFUSED == static_cast<int>(ExitCode::kRefused));
 static_assert(SHARDINIT_ERROR_USAGE == static_cast<int>(ExitCode::kUsage));
 static_assert(SHARDINIT_ERROR_WORLD == static_cast<int>(ExitCode::kWorld));
 static_assert(SHARDINIT_ERROR_BUG == static_cast<int>(ExitCode::kBug));
@@ -75,8 +81,8 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
 constexpr size_t kFirstSourceSize =
     offsetof(shardinit_source, layout) + sizeof(shardinit_source::layout);
 
-// Reads the caller's struct, which may come from an older or a newer header.
-shardinit_source ReadSource(const shardinit_source* given) {
+// Copies the caller's struct, which may come from an older or a newer header.
+shardinit_source CopySource(const shardinit_source* given) {
   if (given == nullptr) throw Usage("shardinit_open: `source` is NULL");
   shardinit_source source = {};
   const size_t size = given->struct_size;
@@ -118,6 +124,120 @@ PlanRequest RequestOf(const shardinit_source& source) {
   return request;
 }
 
+Plan PlanOf(const shardinit_source& source) {
+  if (source.text == nullptr) throw Usage("shardinit_open: `is_plan` needs a `text`");
+  const std::string_view text(source.text, source.text_size);
+  const std::string path = source.path == nullptr ? "plan.json" : source.path;
+  RequireKnownVersion(text, path);
+  return ReadPlan(text, path);
+}
+
+// Returns the URL by which the library reads the caller's files.
+std::string AddFiles(const shardinit_files& files) {
+  if (files.read_range == nullptr) throw Usage("shardinit_open: `read_range` is NULL");
+  if (files.count > 0 && (files.names == nullptr || files.sizes == nullptr)) {
+    throw Usage("shardinit_open: `names` or `sizes` is NULL");
+  }
+  BucketTree::Objects objects;
+  for (size_t i = 0; i < files.count; ++i) objects[files.names[i]] = {.size = files.sizes[i]};
+  if (objects.contains(kPlanName)) {
+    throw Usage(fmt::format("a checkpoint, which has a {}, must be on disk", kPlanName));
+  }
+  const auto read = [read = files.read_range, context = files.context](
+                        const std::string& name, const ObjectInfo&, int64_t offset, int64_t bytes) {
+    std::string out(static_cast<size_t>(bytes), '\0');
+    if (read(context, name.c_str(), offset, bytes, out.data()) == 0) return out;
+    throw Error(ExitCode::kWorld, fmt::format("cannot read `{}`", name));
+  };
+  return BucketTree::Add(std::move(objects), read);
+}
+
+// A folder of tensors, on disk or in files that the caller reads.
+class OpenFolder {
+ public:
+  explicit OpenFolder(const shardinit_source& source)
+      : path_(source.path == nullptr ? "" : source.path) {
+    if (path_.empty()) throw Usage("shardinit_open: `is_folder` needs a `path`");
+    if (source.files != nullptr) url_ = AddFiles(*source.files);
+    try {
+      Named([&] { folder_.emplace(url_.empty() ? path_ : url_); });
+    } catch (...) {
+      Close();
+      throw;
+    }
+  }
+  OpenFolder(const OpenFolder&) = delete;
+  ~OpenFolder() { Close(); }
+
+  const Plan& plan() const { return folder_->plan(); }
+
+  std::string Warnings() const {
+    std::string text;
+    const auto add = [&](const std::string& warning) {
+      text += fmt::format("shardinit: `{}`: {}\n", Escape(path_), Escape(warning));
+    };
+    for (const std::string& warning : folder_->warnings()) add(warning);
+    for (const auto& [name, why] : folder_->unread()) {
+      add(fmt::format("{} {}: it is not read", Quote(name), why));
+    }
+    return text;
+  }
+
+  void Read(const Tensor& tensor, const Box& box, void* out) const {
+    Named([&] {
+      const std::vector<FilePiece>& pieces = folder_->PiecesOf(tensor);
+      try {
+        ReadPieces(pieces, InfoOf(tensor.dtype()).bytes, box, 0, ElementCount(box.shape), out);
+        ForgetKeptParts();
+      } catch (const Error&) {
+        ForgetKeptParts();
+        RequireUnchanged(pieces, box);
+        throw;
+      }
+      RequireUnchanged(pieces, box);
+    });
+  }
+
+ private:
+  // Errors name the folder as the caller does.
+  template <typename Body>
+  void Named(const Body& body) const {
+    try {
+      body();
+    } catch (const Error& e) {
+      throw Error(e.code(), Shown(e.what()), Shown(e.hint()));
+    }
+  }
+  std::string Shown(std::string text) const {
+    if (url_.empty()) return text;
+    for (size_t at = 0; (at = text.find(url_, at)) != text.npos; at += path_.size()) {
+      text.replace(at, url_.size(), path_);
+    }
+    return text;
+  }
+
+  void RequireUnchanged(const std::vector<FilePiece>& pieces, const Box& box) const {
+    for (const FilePiece& piece : pieces) {
+      if (!Overlap(piece.box, box)) continue;
+      try {
+        folder_->RequireUnchanged(piece);
+      } catch (const Error& e) {
+        throw Error(ExitCode::kDifferent, e.what(), "open the folder again");
+      }
+    }
+  }
+
+  void Close() {
+    folder_.reset();
+    CloseFrames();
+    if (!url_.empty()) BucketTree::Remove(url_);
+  }
+
+  const std::string path_;
+  std::string url_;  // empty: the folder is on disk
+  std::optional<TensorFolder> folder_;
+};
+
 std::string PartitionInText(const std::vector<int>& axes, const Mesh& mesh) {
   std::string text;
   for (const int axis : axes) {
@@ -140,7 +260,9 @@ using namespace shardinit;  // NOLINT: the rest is C.
 
 // The plan, and its view for C: pointers into the plan and into `strings`.
 struct shardinit_spec {
-  Plan plan;
+  std::optional<OpenFolder> folder;  // has the plan, if there is one
+  Plan own_plan;
+  const Plan& plan;
   std::string warnings;
   std::vector<const char*> axes;
   std::vector<std::vector<std::string>> strings;     // each tensor's partition
@@ -149,10 +271,17 @@ struct shardinit_spec {
   std::unordered_map<std::string_view, int64_t> numbers;
   shardinit_info info;
 
-  explicit shardinit_spec(const PlanRequest& request) {
-    Diagnostics diagnostics;
-    plan = LoadPlan(request, diagnostics);
-    warnings = Render(diagnostics.all());
+  explicit shardinit_spec(const shardinit_source& source)
+      : plan(source.is_folder ? folder.emplace(source).plan() : own_plan) {
+    if (folder) {
+      warnings = folder->Warnings();
+    } else if (source.is_plan) {
+      own_plan = PlanOf(source);
+    } else {
+      Diagnostics diagnostics;
+      own_plan = LoadPlan(RequestOf(source), diagnostics);
+      warnings = Render(diagnostics.all());
+    }
     const InitGraph& graph = plan.graph;
     axes = PointersTo(graph.mesh.axes);
     const size_t count = graph.tensors.size();
@@ -243,16 +372,18 @@ struct PartMemory {
   void* const out;
 };
 
-void Fill(const PartMemory& part, int threads) {
+void Fill(const shardinit_spec& spec, const PartMemory& part, int threads) {
   if (ElementCount(part.box.shape) == 0) return;
   if (threads < 0 || threads > kMostThreads) {
     throw Usage(fmt::format("`threads` is {}: use a number from 1 to {}, or 0 for all cores",
                             threads, kMostThreads));
   }
+  if (spec.folder) return spec.folder->Read(part.tensor, part.box, part.out);
   FillBox(part.tensor, part.box, threads > 0 ? threads : AvailableCores(), part.out);
 }
 
-bool FillCuda(const PartMemory& part, void* stream) {
+bool FillCuda(const shardinit_spec& spec, const PartMemory& part, void* stream) {
+  if (spec.folder) return false;
   return ElementCount(part.box.shape) == 0 ||
          FillBoxOnCuda(part.tensor, part.box, {reinterpret_cast<uintptr_t>(part.out), stream});
 }
@@ -264,7 +395,7 @@ shardinit_status shardinit_open(const shardinit_source* source, shardinit_spec**
                                 char** message) {
   return Guarded(message, [&] {
     if (spec == nullptr) throw Usage("shardinit_open: `spec` is NULL");
-    *spec = new shardinit_spec(RequestOf(ReadSource(source)));
+    *spec = new shardinit_spec(CopySource(source));
   });
 }
 
@@ -284,8 +415,9 @@ int64_t shardinit_find(const shardinit_spec* spec, const char* path) {
 shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index, const int64_t* offset,
                                 const int64_t* shape, void* out, size_t out_size, int32_t threads,
                                 char** message) {
-  return Guarded(message,
-                 [&] { Fill(PartMemory(spec->At(index), offset, shape, out, out_size), threads); });
+  return Guarded(message, [&] {
+    Fill(*spec, PartMemory(spec->At(index), offset, shape, out, out_size), threads);
+  });
 }
 
 shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, int64_t index,
@@ -293,7 +425,8 @@ shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, int64_t index,
                                      size_t out_size, void* stream, int32_t* made, char** message) {
   return Guarded(message, [&] {
     if (made == nullptr) throw Usage("`made` is NULL");
-    *made = FillCuda(PartMemory(spec->At(index), offset, shape, out, out_size), stream) ? 1 : 0;
+    *made =
+        FillCuda(*spec, PartMemory(spec->At(index), offset, shape, out, out_size), stream) ? 1 : 0;
   });
 }
 

@@ -1,5 +1,5 @@
 /* libshardinit: generates any part of any tensor of a large model's initial
- * values in memory. See libshardinit(3) for an example.
+ * values in memory, or reads it from a folder. See libshardinit(3) for an example.
  *
  * Results. Functions that can fail return a shardinit_status. If `message` is
  * not NULL, they store a text in it: NULL after success, otherwise what the
@@ -38,13 +38,26 @@ extern "C" {
 /* The exit statuses of shardinit(1) that the library can return. */
 typedef enum shardinit_status {
   SHARDINIT_OK = 0,
+  SHARDINIT_ERROR_DAMAGE = 1,  /* A file was changed or removed while its folder was open. */
   SHARDINIT_ERROR_USAGE = 2, /* An invalid spec or argument. */
   SHARDINIT_ERROR_WORLD = 3, /* No memory or permission: a retry may succeed. */
-  SHARDINIT_ERROR_BUG = 70   /* A bug in shardinit. */
+  SHARDINIT_ERROR_REFUSED = 5, /* A file that is damaged, hostile, or in no known format. */
+  SHARDINIT_ERROR_BUG = 70     /* A bug in shardinit. */
 } shardinit_status;
 
-/* An open spec. */
+/* An open spec, plan or folder. */
 typedef struct shardinit_spec shardinit_spec;
+
+/* The files of a folder that is not on disk, such as one in a store. */
+typedef struct shardinit_files {
+  const char* const* names; /* `count` names, relative to the folder: "a/model.safetensors" */
+  const int64_t* sizes;     /* their sizes in bytes */
+  size_t count;
+  /* Reads `bytes` bytes of a file from `offset` on. Returns 0, or another number if it failed.
+   * The threads that call the library call it, until shardinit_close(). */
+  int (*read_range)(void* context, const char* name, int64_t offset, int64_t bytes, void* out);
+  void* context;
+} shardinit_files;
 
 /* What to open. Members that are zero or NULL are ignored, so initialize it as in
  *   shardinit_source source = {.struct_size = sizeof source, .path = "model.yaml"};
@@ -60,6 +73,12 @@ typedef struct shardinit_source {
   size_t set_count;        /* "seed=7"; later ones win. */
   const char* mesh;        /* the argument of `--mesh`: "fsdp=8,tensor=4" */
   const char* layout;      /* the argument of `--layout`, which selects the tensors */
+  /* 1 if `text` is the plan.json of a checkpoint, not a spec. */
+  int32_t is_plan;
+  /* 1 if `path` is a folder of tensors in any format that shardinit reads, or one such file. Then
+   * shardinit_fill() reads stored elements, and fails if a file has changed. */
+  int32_t is_folder;
+  const shardinit_files* files; /* The files of the folder, if it is not on disk. */
 } shardinit_source;
 
 /* Describes a whole spec. */

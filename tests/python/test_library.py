@@ -39,7 +39,7 @@ def test_needs_nothing_that_it_does_not_use():
     assert f"Library soname: [libshardinit.so.{version}]" in dynamic
     # In particular not HDF5, which has process-wide state; h5py loads another copy.
     needed = set(re.findall(r"Shared library: \[lib([\w+-]+?)\.so", dynamic))
-    assert needed <= {"c", "crypto", "deflate", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp"}
+    assert needed <= {"c", "crypto", "deflate", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp", "zstd"}
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,8 @@ def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
     (tmp_path / "library/shardinit.h").write_text(header)
     core = BINARY.parent / "libshardinit_core.a"
     output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
-           '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", core, "-Wl,--as-needed",
-           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-ldeflate", "-lyaml-cpp",
+           '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", ROOT / "src/library/no_hdf5.cc", core, "-Wl,--as-needed",
+           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-ldeflate", "-lyaml-cpp", "-lzstd",
            "-o", tmp_path / "libshardinit.so.1")
     now, then = (loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
     assert now.returncode == 0, now.stderr.decode()
@@ -419,6 +419,66 @@ def test_open_without_a_source_or_a_spec(api):
     api.c.shardinit_close(handle)
     message = api.open(text=SMALL, extra=b"\1")[2]
     assert message.endswith("  hint: install a libshardinit as new as the header of the program\n"), message
+
+
+def opened(api, **members):
+    """Returns (status, handle, message) for these members of `shardinit_source`."""
+    source = _native.Source(struct_size=ctypes.sizeof(_native.Source), **members)
+    handle, message = ctypes.c_void_p(), ctypes.c_void_p()
+    status = api.c.shardinit_open(ctypes.byref(source), ctypes.byref(handle), ctypes.byref(message))
+    return status, handle, api.text_of(message)
+
+
+def test_opens_the_plan_of_a_checkpoint(api, tmp_path):
+    text = (gen_ok(SMALL.decode(), tmp_path) / "plan.json").read_bytes()
+    status, handle, message = opened(api, text=text, text_size=len(text), is_plan=1)
+    assert (status, message) == (0, None)
+    info, tensor = (api.c.shardinit_describe(handle).contents, api.c.shardinit_tensor_at(handle, 0).contents)
+    assert (info.name, info.tensor_count, tensor.path, tensor.partition[:2]) == (b"s", 2, b"m", [b"y,x", b""])
+    api.c.shardinit_close(handle)
+    for members, wanted, said in [({"text": b"{}", "text_size": 2}, 5, "`plan.json` is not a plan of this tool"),
+                                  ({"path": b"plan.json"}, 2, "`is_plan` needs a `text`")]:
+        status, handle, message = opened(api, is_plan=1, **members)
+        assert status == wanted and said in message and not handle, message
+
+
+def test_reads_a_folder_from_disk_or_by_calls(api, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_bytes(SMALL)
+    run_tool("export", spec, "--to", "safetensors", "-o", tmp_path / "out")
+    wanted = reassemble(gen_ok(SMALL.decode(), tmp_path / "out"))["m"][1]
+    data = (tmp_path / "out/model.safetensors").read_bytes()
+
+    def read(_, name, offset, size, out):
+        ctypes.memmove(out, data[offset:offset + size], size)
+        return 0 if name == b"model.safetensors" else 1
+
+    def files(name, call):
+        return ctypes.pointer(_native.Files((ctypes.c_char_p * 1)(name), (ctypes.c_int64 * 1)(len(data)), 1,
+                                            _native.ReadRange(call)))
+
+    path = os.fsencode(tmp_path / "out")
+    for of, by in [(path, None), (b"store://there", files(b"model.safetensors", read))]:
+        status, handle, message = opened(api, path=of, is_folder=1, files=by)
+        assert (status, message) == (0, None)
+        assert [api.c.shardinit_tensor_at(handle, i).contents.path for i in range(2)] == [b"m", b"s"]
+        part, made = np.zeros((3, 4), "f8"), ctypes.c_int32(7)
+        assert api.fill(handle, 0, (5, 1), (3, 4), part) == (0, None)
+        assert np.array_equal(part.view("u8"), wanted[5:8, 1:5])
+        assert api.c.shardinit_fill_cuda(handle, 0, None, None, part.ctypes.data, 12 * 6 * 8, None, ctypes.byref(made),
+                                         None) == 0 and made.value == 0
+        api.c.shardinit_close(handle)
+    for of, by, wanted, said in [
+        (None, None, 2, "`is_folder` needs a `path`"),
+        (b"store://there", ctypes.pointer(_native.Files(count=1)), 2, "`read_range` is NULL"),
+        (b"store://there", ctypes.pointer(_native.Files(count=1, read_range=_native.ReadRange(read))), 2,
+         "`names` or `sizes` is NULL"),
+        (b"store://there", files(b"model.safetensors", lambda *_: 1), 3, "cannot read `model.safetensors`"),
+        (b"store://there", files(b"plan.json", read), 2, "a checkpoint, which has a plan.json, must be on disk"),
+        (b"store://there", files(b"other", read), 2, "`store://there` is not a checkpoint and holds no"),
+    ]:
+        status, handle, message = opened(api, path=of, is_folder=1, files=by)
+        assert status == wanted and said in message and not handle, message
 
 
 def test_text_has_includes_and_a_name(api, tmp_path):

@@ -196,6 +196,7 @@ def test_damage(exports, tmp_path):
         os.symlink(exports[0][format] / name, out / name)
         with pytest.raises(shardinit.FormatError, match="is a symbolic link"):
             reads_all(out)
+        (out / name).unlink()
+        shutil.copy(exports[0][format] / name, out / name)
         (out / RECORD).unlink()
-        with pytest.raises(shardinit.NotACheckpointError, match=f"has no manifest.json .* and no {RECORD}"):
-            shardinit.open(out)
+        assert type(shardinit.open(out)) is shardinit.TensorFolder

@@ -57,11 +57,16 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
         assert says(no, shardinit.open, path) == (
             f"`{path}` is not a checkpoint: there is no such folder"
         )
-    (spec.parent / "model.bin").write_text("")
-    assert says(no, shardinit.open, spec.parent / "model.bin") == (
-        f"`{spec.parent / 'model.bin'}` is not a checkpoint, which is the folder that "
-        "`shardinit gen` writes"
+    (spec.parent / "notes").write_text("")
+    assert says(no, shardinit.open, spec.parent / "notes").startswith(
+        f"`{spec.parent / 'notes'}` is not a checkpoint, which is the folder that "
+        "`shardinit gen` writes\n  note: "
     )
+    (spec.parent / "model.bin").write_text("")
+    assert says(shardinit.FormatError, shardinit.open, spec.parent / "model.bin") == (
+        f"cannot read `{spec.parent / 'model.bin'}` as a file of PyTorch: it is too short"
+    )
+    (spec.parent / "model.bin").unlink()
     assert "it has no manifest.json (which is written last" in says(no, shardinit.open, spec.parent)
     assert says(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
         "a checkpoint is a folder, or an open checkpoint or spec, not dict"

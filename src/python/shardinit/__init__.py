@@ -39,9 +39,11 @@ from ._errors import (
     UnknownTensorError,
 )
 from ._export import Export
+from ._folder import TensorFolder
 from ._manifest import Device, Shard, StoredTensorInfo
+from ._opened import SpecTensorInfo
 from ._source import Mesh, Slices, Source, TensorInfo
-from ._spec import AnySpec, Sets, Spec, SpecTensorInfo, as_spec
+from ._spec import AnySpec, Sets, Spec, as_spec
 from ._view import TensorView
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ __all__ = [
     "SpecError",
     "SpecTensorInfo",
     "StoredTensorInfo",
+    "TensorFolder",
     "TensorInfo",
     "TensorView",
     "UnknownTensorError",
@@ -86,14 +89,15 @@ def open(
     *,
     rank: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Checkpoint | Export:
-    """Opens a checkpoint, or an export in any format.
+) -> Checkpoint | Export | TensorFolder:
+    """Opens a checkpoint, an export, or tensors of another tool in any format that is read.
 
         checkpoint = shardinit.open("s3://bucket/prefix", storage_options={"anon": True})
 
     Args:
-        folder: a folder that ``shardinit gen -o`` or ``shardinit export -o`` wrote, or its URL in
-            any store that fsspec reads, such as ``s3://bucket/prefix``.
+        folder: a folder that ``shardinit gen -o`` or ``shardinit export -o`` wrote; a folder or
+            file of another tool that ``shardinit convert`` reads; or the URL of a folder in any
+            store that fsspec reads, such as ``s3://bucket/prefix``.
         rank: if several ranks hold a box, prefer this rank's copy. With ``replicas: full``, a
             process that passes its own rank reads only that rank's file.
         storage_options: for a URL, options of fsspec's file system for its store, such as keys and
@@ -101,9 +105,8 @@ def open(
 
     Raises:
         NotACheckpointError: the folder has neither ``manifest.json`` nor
-            ``shardinit-export.json``, which are written last.
-        FormatError, DamageError: the folder has one of these files, but this package cannot read
-            it.
+            ``shardinit-export.json``, which are written last, and no tensors of another tool.
+        FormatError, DamageError: the folder has such files, but they cannot be read.
         OSError: the store denies access (``PermissionError``) or fails.
         ImportError: fsspec, or its package for this kind of store, is not installed.
         ValueError: fsspec does not know this kind of store, or `storage_options` were given for a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from typing import Any
 
 from . import _dtypes, _manifest
 from ._boxes import Boxes
-from ._errors import DamageError, FormatError, NotACheckpointError
+from ._errors import DamageError, FormatError, LibraryError, NotACheckpointError, SpecError
 from ._export import RECORD, Export
 from ._files import NOT_A_FOLDER, Files, LocalFiles, StoredBox
+from ._folder import TensorFolder
 from ._manifest import Device, Shard, StoredTensorInfo
-from ._partition import Partition, parse_partitions
+from ._opened import Opened
 from ._source import Box, Source
 from ._store import StoreFiles, is_squeezed, local_path
 from ._view import Infos
@@ -35,7 +37,7 @@ def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
             f"a checkpoint is a folder, or an open checkpoint or spec, not {type(folder).__name__}"
         )
     files = files_of(folder)
-    if files.why_no_folder():
+    if files.why_no_folder() not in ("", NOT_A_FOLDER) or is_spec(files.name):
         raise NotACheckpointError(_why_not(files, instead))
     return _open_files(files)
 
@@ -44,7 +46,7 @@ def open_folder(
     folder: str | os.PathLike[str],
     rank: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Checkpoint | Export:
+) -> Checkpoint | Export | TensorFolder:
     """See `shardinit.open`."""
     return _open_files(files_of(folder, storage_options), rank)
 
@@ -68,16 +70,29 @@ def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
     return any(files.holds(name) for name in (_manifest.MANIFEST, RECORD))
 
 
-def _open_files(files: Files, rank: int | None = None) -> Checkpoint | Export:
-    if not files.holds(_manifest.MANIFEST) and files.holds(RECORD):
+def _open_files(files: Files, rank: int | None = None) -> Checkpoint | Export | TensorFolder:
+    if files.holds(_manifest.MANIFEST):
+        return Checkpoint(files, rank)
+    if files.holds(RECORD):
         return Export(files)
-    return Checkpoint(files, rank)
+    may_hold_tensors = files.why_no_folder() in ("", NOT_A_FOLDER) and not is_spec(files.name)
+    if not may_hold_tensors or files.holds(_manifest.PLAN):
+        raise NotACheckpointError(_why_not(files))
+    try:
+        return TensorFolder(files)
+    except (NotACheckpointError, LibraryError) as error:
+        raise NotACheckpointError(f"{_why_not(files)}\n  note: {error}") from None
+
+
+def is_spec(path: str) -> bool:
+    """Returns whether a path is the file of a spec."""
+    return path.endswith((".yaml", ".yml")) and os.path.isfile(path)
 
 
 def _why_not(files: Files, instead: str = "shardinit.open_spec") -> str:
     """Returns why `files` are not a checkpoint, and which function takes them."""
     path, why = files.name, files.why_no_folder()
-    if path.endswith((".yaml", ".yml")) and os.path.isfile(path):
+    if is_spec(path):
         return (
             f"`{path}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
             f"with `shardinit gen {path} -o DIR`"
@@ -118,10 +133,7 @@ class Checkpoint(Boxes):
     def __init__(self, files: Files, rank: int | None = None) -> None:
         """See `shardinit.open`."""
         super().__init__(files)
-        try:
-            text = files.read(_manifest.MANIFEST)
-        except FileNotFoundError:
-            raise NotACheckpointError(_why_not(files)) from None
+        text = files.read(_manifest.MANIFEST)
         of = _manifest.parse_manifest(text, files.path(_manifest.MANIFEST))
         for name in _manifest.BESIDE:  # Read later, or by other programs.
             files.refuse_link(name)
@@ -136,7 +148,7 @@ class Checkpoint(Boxes):
         self.devices: tuple[Device, ...] = of.devices
         self._rank = rank
         self._receipts: dict[int, dict[Any, _manifest.Extent]] = {}
-        self._partitions: dict[str, Partition] | None = None
+        self._plan: Opened | None = None
 
     def __repr__(self) -> str:
         return (
@@ -146,29 +158,42 @@ class Checkpoint(Boxes):
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """See `Source.partition_spec`; raises DamageError if ``plan.json`` is missing or wrong."""
-        return self._partition(path).axes
+        return self._plan_of(path).partition_spec(path)
 
     def is_extended(self, path: str) -> bool:
         """See `Source.is_extended`; raises DamageError as `partition_spec` does."""
-        of = self._partition(path)
-        return bool(of.stage) or any(of.nested) or any(n > 1 for n in of.segments)
+        return self._plan_of(path).is_extended(path)
 
     def boxes(self, path: str, rank: int) -> list[Box]:
         """See `Source.boxes`; raises DamageError as `partition_spec` does."""
-        partition = self._partition(path)
+        plan = self._plan_of(path)
         self._check_rank(rank)
-        return partition.boxes(self.info(path).global_shape, self.mesh, rank)
+        return plan.boxes(path, rank)
 
-    def _partition(self, path: str) -> Partition:
+    def _plan_of(self, path: str) -> Opened:
         self.info(path)
-        if self._partitions is None:
+        if self._plan is None:
             name = self._files.path(_manifest.PLAN)
             try:
                 text = self._files.read(_manifest.PLAN)
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
-            self._partitions = parse_partitions(text, name, self._manifest)
-        return self._partitions[path]
+            if hashlib.sha256(text).hexdigest() != self.plan_sha256:
+                raise DamageError(f"`{name}` is not the plan of this checkpoint")
+            try:
+                plan = Opened(
+                    f"`{name}`", path=os.fsencode(name), text=text, text_size=len(text), is_plan=1
+                )
+            except SpecError as error:
+                raise FormatError(str(error)) from None
+            kinds = [
+                {each.path: (each.dtype, each.global_shape) for each in of.tensors.values()}
+                for of in (self, plan)
+            ]
+            if kinds[0] != kinds[1] or self.mesh != plan.mesh:
+                raise FormatError(f"`{name}` has not the tensors and mesh of {_manifest.MANIFEST}")
+            self._plan = plan
+        return self._plan
 
     def check(self) -> None:
         """See `Boxes.check`."""

@@ -29,6 +29,28 @@ _Strings = ctypes.POINTER(ctypes.c_char_p)
 _Numbers = ctypes.POINTER(ctypes.c_int64)
 
 
+ReadRange = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.POINTER(ctypes.c_char),
+)
+
+
+class Files(ctypes.Structure):
+    """``shardinit_files``."""
+
+    _fields_ = (
+        ("names", _Strings),
+        ("sizes", _Numbers),
+        ("count", ctypes.c_size_t),
+        ("read_range", ReadRange),
+        ("context", ctypes.c_void_p),
+    )
+
+
 class Source(ctypes.Structure):
     """``shardinit_source``."""
 
@@ -41,6 +63,9 @@ class Source(ctypes.Structure):
         ("set_count", ctypes.c_size_t),
         ("mesh", ctypes.c_char_p),
         ("layout", ctypes.c_char_p),
+        ("is_plan", ctypes.c_int32),
+        ("is_folder", ctypes.c_int32),
+        ("files", ctypes.POINTER(Files)),
     )
 
 

@@ -5,38 +5,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import math
 import os
-import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from . import _native
 from ._errors import SpecError
 from ._mapping import text_of
-from ._source import Array, Box, Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
-from ._view import Infos
+from ._opened import Opened
+from ._source import Array, Slices, Source, region
 
 Sets = Mapping[str, Any] | Iterable[str]
 
 
-@dataclass(frozen=True)
-class SpecTensorInfo(TensorInfo):
-    """A tensor of a spec: a `TensorInfo`, and its partition.
-
-    Attributes:
-        partition_spec: for each dimension, the mesh axes that shard it, the major one first.
-    """
-
-    partition_spec: tuple[tuple[str, ...], ...]
-    _index: int = field(repr=False, compare=False)
-    _extended: bool = field(repr=False, compare=False)
-
-
-class Spec(Source):
+class Spec(Opened):
     """An open spec, returned by `shardinit.open_spec`.
 
     Several threads may use it at once: the GIL is released while values are generated.
@@ -65,7 +47,6 @@ class Spec(Source):
         threads: int = 0,
     ) -> None:
         """See `shardinit.open_spec`."""
-        self._handle: _Handle | None = None
         if isinstance(path, Mapping):
             if isinstance(path, Source):
                 raise TypeError(f"{path.where} is open already: open_spec() takes a file or a dict")
@@ -77,80 +58,27 @@ class Spec(Source):
             raise TypeError("open_spec() needs the path of a spec, or its text")
         if path is not None and text is None:
             _refuse_folder(path, "shardinit.open")
-        self.where = "the spec" if path is None else f"`{os.fspath(path)}`"
         self.threads = threads
-        handle = _Handle(path, text, set, mesh, layout)
-        library = handle.library
-        of = library.shardinit_describe(handle.value).contents
-        self.name: str = of.name.decode()
-        self.engine: str = of.engine.decode()
-        self.seed: int = of.seed
-        self.parameters: int = of.parameters
-        self.bytes: int = of.bytes
-        axes = of.mesh_dimensions
-        self.mesh = Mesh(
-            tuple(name.decode() for name in of.mesh_axes[:axes]), tuple(of.mesh_shape[:axes])
+        if isinstance(mesh, Mapping):
+            mesh = ",".join(f"{axis}={size}" for axis, size in mesh.items())
+        strings = [_c_string(each) for each in overrides(set)]
+        encoded = None if text is None else text.encode()
+        super().__init__(
+            "the spec" if path is None else f"`{os.fspath(path)}`",
+            path=None if path is None else os.fsencode(path),
+            text=encoded,
+            text_size=0 if encoded is None else len(encoded),
+            sets=(ctypes.c_char_p * len(strings))(*strings),
+            set_count=len(strings),
+            mesh=None if mesh is None else _c_string(mesh),
+            layout=None if layout is None else _c_string(layout),
         )
-        self.library_version: str = library.shardinit_version().decode()
-        tensors = {}
-        for index in range(of.tensor_count):
-            tensor = library.shardinit_tensor_at(handle.value, index).contents
-            info = SpecTensorInfo(
-                tensor.path.decode(),
-                tensor.dtype.decode(),
-                tuple(tensor.shape[: tensor.dimensions]),
-                tuple(
-                    tuple(cut.decode().split(",")) if cut else ()
-                    for cut in tensor.partition[: tensor.dimensions]
-                ),
-                index,
-                bool(tensor.extended),
-            )
-            tensors[info.path] = info
-        self.tensors: Mapping[str, SpecTensorInfo] = Infos(tensors)
-        self._handle = handle
-        if of.warnings:
-            warnings.warn(of.warnings.decode().rstrip("\n"), stacklevel=3)
 
     def __repr__(self) -> str:
         return (
             f"<shardinit.Spec: {self.name}, {self.parameters:,} parameters in "
             f"{len(self.tensors)} tensors, seed {self.seed}>"
         )
-
-    def close(self) -> None:
-        """Releases the spec's memory, after calls in other threads have returned."""
-        self._handle = None
-
-    def info(self, path: str) -> SpecTensorInfo:
-        """Returns the `SpecTensorInfo` of a path; raises UnknownTensorError for an unknown path."""
-        return cast("SpecTensorInfo", super().info(path))
-
-    def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """See `Source.partition_spec`."""
-        return self.info(path).partition_spec
-
-    def is_extended(self, path: str) -> bool:
-        """See `Source.is_extended`."""
-        return self.info(path)._extended
-
-    def boxes(self, path: str, rank: int) -> list[Box]:
-        """See `Source.boxes`; also raises ValueError if the spec is closed."""
-        info = self.info(path)
-        self._check_rank(rank)
-        dimensions = len(info.global_shape)
-        count = 0
-        while True:  # The first call only counts the boxes.
-            numbers = ctypes.c_int64 * (count * dimensions)
-            offsets, shapes, found = numbers(), numbers(), ctypes.c_int64()
-            handle = self._open()  # Keeps the spec alive until the call returns.
-            at, into = (handle.value, info._index, rank), (offsets, shapes, count)
-            _native.call("boxes", *at, *into, ctypes.byref(found))
-            if found.value == count:
-                break
-            count = found.value
-        each = [slice(i * dimensions, (i + 1) * dimensions) for i in range(count)]
-        return [(tuple(offsets[at]), tuple(shapes[at])) for at in each]
 
     def generate(
         self,
@@ -181,30 +109,13 @@ class Spec(Source):
             SpecError: an expression over elements returned a value that the tensor's type cannot
                 hold.
         """
-        info = self.info(path)
-        start, extent, kept = region(info, slices)
-        array = words_for(info, tuple(extent[d] for d in kept), out)
-        direct = array.flags.c_contiguous and array.flags.aligned
-        made = array if direct else np.empty(array.shape, array.dtype)
-        self._fill(info, start, extent, made, self.threads if threads is None else threads)
-        if not direct:
-            array[...] = made
-        return array.view(info.numpy_dtype) if out is None else out
+        return self._read(path, slices, out, self.threads if threads is None else threads)
 
     def read(
         self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
     ) -> Array:
         """Calls `generate`, under the name that checkpoints use; `verify` has nothing to check."""
         return self.generate(path, slices, out=out)
-
-    def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
-        """Returns the only job: one call of `generate`."""
-        return [lambda: self.generate(path, slices, out=out)]
-
-    def _run(self, jobs: list[Job]) -> None:
-        """Runs the jobs one after another, since each has its own threads."""
-        for job in jobs:
-            job()
 
     def fill_cuda(self, path: str, slices: Slices, address: int, size: int, stream: int) -> bool:
         """Generates a tensor, or a part of it, in the memory of a CUDA device, with a kernel.
@@ -234,20 +145,6 @@ class Spec(Source):
         made = ctypes.c_int32()
         _native.call("fill_cuda", *part, address, size, stream, ctypes.byref(made))
         return bool(made.value)
-
-    def _open(self) -> _Handle:
-        if self._handle is None:
-            raise ValueError(f"{self.where} is closed")
-        return self._handle
-
-    def _fill(
-        self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int
-    ) -> None:
-        handle = self._open()  # Keeps the spec alive until the call returns.
-        numbers = ctypes.c_int64 * len(extent)
-        part = handle.value, info._index, numbers(*start), numbers(*extent)
-        size = math.prod(extent) * out.itemsize
-        _native.call("fill", *part, out.ctypes.data, size, threads)
 
 
 AnySpec = str | os.PathLike[str] | Mapping[str, Any] | Spec
@@ -289,40 +186,6 @@ def _refuse_folder(path: str | os.PathLike[str], instead: str) -> None:
     else:
         text = f"`{name}` is a folder, not a spec, which is a YAML file"
     raise SpecError(text, 2)
-
-
-class _Handle:
-    """Owns a ``shardinit_spec``."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None,
-        text: str | None,
-        set: Sets,
-        mesh: str | Mapping[str, int] | None,
-        layout: str | None,
-    ) -> None:
-        self.value = ctypes.c_void_p()
-        self.library = _native.library()
-        if isinstance(mesh, Mapping):
-            mesh = ",".join(f"{axis}={size}" for axis, size in mesh.items())
-        strings = [_c_string(each) for each in overrides(set)]
-        encoded = None if text is None else text.encode()
-        source = _native.Source(
-            struct_size=ctypes.sizeof(_native.Source),
-            path=None if path is None else os.fsencode(path),
-            text=encoded,
-            text_size=0 if encoded is None else len(encoded),
-            sets=(ctypes.c_char_p * len(strings))(*strings),
-            set_count=len(strings),
-            mesh=None if mesh is None else _c_string(mesh),
-            layout=None if layout is None else _c_string(layout),
-        )
-        _native.call("open", ctypes.byref(source), ctypes.byref(self.value))
-
-    def __del__(self) -> None:
-        if self.value:
-            self.library.shardinit_close(self.value)
 
 
 def overrides(sets: Sets) -> list[str]:

@@ -191,7 +191,7 @@ class StoreFiles(Files):
                         parts[number].finish()
                     at += 1
         assert at == len(pieces)
-        self._require_unchanged({part.box.file for part in parts if not part.verify})
+        self.require_unchanged({part.box.file for part in parts if not part.verify})
 
     def _exactly(self, blocks: list[_Range]) -> list[bytes]:
         """Returns all bytes of ranges of objects."""
@@ -199,7 +199,7 @@ class StoreFiles(Files):
         for (name, start, end), data in zip(blocks, found, strict=True):
             path = self.path(name)
             if isinstance(data, BaseException):
-                self._require_unchanged([name])
+                self.require_unchanged([name])
                 raise self._trouble(data, name) from data
             if len(data) > end - start:
                 raise OSError(
@@ -209,7 +209,7 @@ class StoreFiles(Files):
                     path,
                 )
             if len(data) < end - start:
-                self._require_unchanged([name])
+                self.require_unchanged([name])
                 raise DamageError(
                     f"`{path}` ends early: {len(data)} bytes came of the {end - start} from byte "
                     f"{start} on"
@@ -246,7 +246,26 @@ class StoreFiles(Files):
                 )
         return found
 
-    def _require_unchanged(self, names: Iterable[str]) -> None:
+    def sizes(self) -> dict[str, int]:
+        """Returns the size of each object of the folder, by its name."""
+        try:
+            found = self._fs.find(self._root, detail=True)
+        except Exception as error:
+            if self._has_no_credentials(error):
+                return self.sizes()
+            return {}  # For example, an HTTP server that lists nothing.
+        begin = len(self._path_of("x")) - 1
+        sizes = {path[begin:]: info.get("size") for path, info in found.items()}
+        return {name: size for name, size in sizes.items() if name and type(size) is int}
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        """Returns bytes of an object; `require_unchanged` compares it with the first look."""
+        if name not in self._seen:
+            self.expect((), [name])
+        return self._exactly([(name, start, end)])[0]
+
+    def require_unchanged(self, names: Iterable[str]) -> None:
+        """Looks at objects again; raises DamageError if one is not that of the first look."""
         names = list(names)
         for name, look in zip(names, self._looks(names), strict=True):
             before = self._seen.get(name)

@@ -17,11 +17,11 @@ except ImportError as error:
 
 from . import _dtypes
 from ._errors import MismatchError
-from ._partition import joined, taken
 from ._source import Job, Slices, Source, Staged, TensorInfo
 from ._spec import Spec
 
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
+Interval = tuple[int, int]  # Start and length.
 
 
 def dtype_of(info: TensorInfo) -> torch.dtype:
@@ -233,3 +233,39 @@ def local_boxes(
             end += length
         boxes = [((*t, there), (*h, mine)) for t, h in boxes for there, mine in parts]
     return local_shape, boxes
+
+
+def taken(intervals: list[Interval], segments: int, parts: int, part: int) -> list[Interval]:
+    """Divides the elements of intervals into segments, and returns one part of each segment.
+
+    Segments and parts follow the rule of ``torch.chunk``.
+    """
+    found = []
+    total = sum(length for _, length in intervals)
+    for segment in range(segments):
+        start, stop = _chunk(0, total, segments, segment)
+        first, last = _chunk(start, stop, parts, part)
+        before = 0  # Counts the elements in earlier intervals.
+        for begin, length in intervals:
+            some = min(last, before + length) - max(first, before)
+            if some > 0:
+                found.append((begin + max(first, before) - before, some))
+            before += length
+    return found
+
+
+def joined(intervals: list[Interval]) -> list[Interval]:
+    """Merges adjacent intervals."""
+    found: list[Interval] = []
+    for start, length in intervals:
+        if found and sum(found[-1]) == start:
+            found[-1] = (found[-1][0], found[-1][1] + length)
+        else:
+            found.append((start, length))
+    return found
+
+
+def _chunk(start: int, stop: int, parts: int, part: int) -> Interval:
+    """Returns the bounds of part `part` of [start, stop), by the rule of ``torch.chunk``."""
+    width = -(-(stop - start) // parts)
+    return min(stop, start + part * width), min(stop, start + (part + 1) * width)
