@@ -61,7 +61,7 @@ def assert_is(store, folder, prefix="models/a"):
     assert store.uploads() == [] and store.refused == []
 
 
-def test_objects_are_the_files_of_a_local_checkpoint(specs, object_store):
+def test_bucket_objects_equal_the_files_of_a_local_checkpoint(specs, object_store):
     done = ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert f"{URL}: " in done.stdout and "complete" in done.stdout
     assert {"begin", "part", "complete"} <= {kind for kind, _ in object_store.log}
@@ -75,7 +75,7 @@ def test_objects_are_the_files_of_a_local_checkpoint(specs, object_store):
 
 
 @pytest.mark.parametrize("prefix", ["a", "", "x y/é+&=%'()*!~:@?#$,;", "a.b/c-d_e"])
-def test_prefixes_are_encoded_and_signed(prefix, specs, object_store, tmp_path):
+def test_bucket_prefixes_are_encoded_and_signed(prefix, specs, object_store, tmp_path):
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", cwd=specs)
     url = "s3://bucket" + (prefix and "/" + prefix)
     ok(object_store, "gen", "awkward.yaml", "-o", url, folder=specs)
@@ -84,7 +84,7 @@ def test_prefixes_are_encoded_and_signed(prefix, specs, object_store, tmp_path):
     ok(object_store, "verify", url)
 
 
-def test_ranks_are_made_apart_and_finalized(specs, object_store):
+def test_gen_writes_single_ranks_into_a_bucket(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "1", folder=specs)
     assert "1 of 2 ranks is there, unfinished\nmissing: 0" in ok(object_store, "status", URL).stdout.replace(" are ", " is ")
     assert json.loads(ok(object_store, "status", URL, "--json").stdout)["missing_ranks"] == "0"
@@ -102,7 +102,7 @@ def test_ranks_are_made_apart_and_finalized(specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-def test_another_plan_is_a_conflict_and_touches_nothing(specs, object_store):
+def test_gen_of_another_plan_conflicts_and_changes_no_object(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "0", folder=specs)
     before = {name: object_store.get(name) for name in object_store.names()}
     for words in ([], ["--dry-run"], ["--ranks", "1"]):
@@ -116,7 +116,7 @@ def test_another_plan_is_a_conflict_and_touches_nothing(specs, object_store):
 
 
 @pytest.mark.parametrize("index", ["always", "never"])
-def test_index_and_devices(index, specs, object_store, tmp_path):
+def test_bucket_checkpoint_has_index_and_devices(index, specs, object_store, tmp_path):
     text = (specs / "awkward.yaml").read_text().replace("{axes: {a: 2, b: 2}}", "{axes: {a: 2, b: 2}, devices: [3, 1, 2, 0]}")
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("gen", "spec.yaml", "-o", "local", "--index", index, cwd=tmp_path)
@@ -133,7 +133,7 @@ def test_index_and_devices(index, specs, object_store, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_faults_of_the_store_change_nothing(seed, specs, object_store):
+def test_gen_survives_random_store_faults(seed, specs, object_store):
     object_store.faults = Faults(seed)
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     ok(object_store, "verify", URL)
@@ -148,7 +148,7 @@ def test_faults_of_the_store_change_nothing(seed, specs, object_store):
     ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"), ("complete", "lose"),
     ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("begin", "empty200"), ("complete", 409), ("complete", 412), ("complete", 500), ("complete", "drop"), ("head", 500),
     ("get", "drop"), ("list", 503), ("uploads", 503), ("end", 503)])
-def test_each_fault_alone(kind, fault, specs, object_store):
+def test_gen_survives_each_kind_of_store_fault(kind, fault, specs, object_store):
     """The checkpoint is correct even if every request of one kind fails once for each object."""
     once = Once(kind, fault)
     object_store.faults = once
@@ -162,7 +162,7 @@ def test_each_fault_alone(kind, fault, specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-def test_an_answer_that_never_comes_ends_in_an_error(specs, object_store):
+def test_store_that_never_answers_is_an_error(specs, object_store):
     object_store.faults = lambda request: 503
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_MAX_ATTEMPTS="3")
     assert done.returncode == 3 and "503 SlowDown: injected" in done.stderr and len(object_store.log) == 3
@@ -174,7 +174,7 @@ def test_an_answer_that_never_comes_ends_in_an_error(specs, object_store):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writers_of_two_plans_that_are_killed(seed, specs, object_store):
+def test_killed_writers_of_two_plans_leave_one_complete_plan(seed, specs, object_store):
     """Whichever writers are killed, the first plan is finished and the writers of the other plan report a conflict."""
     chance = random.Random(seed)
     object_store.faults = Faults(seed, 0.05)
@@ -212,7 +212,7 @@ def test_writers_of_two_plans_that_are_killed(seed, specs, object_store):
     assert_is(object_store, specs / first)
 
 
-def test_a_kill_loses_no_rank_that_was_done(specs, object_store):
+def test_sigkill_loses_no_finished_rank_in_a_bucket(specs, object_store):
     ended = []
 
     def faults(request):
@@ -242,7 +242,7 @@ def test_a_kill_loses_no_rank_that_was_done(specs, object_store):
     assert_is(object_store, specs / "one")  # The killed run's upload is gone.
 
 
-def test_an_interrupt_is_told_and_goes_on_later(specs, object_store):
+def test_gen_into_a_bucket_reports_an_interrupt_and_resumes(specs, object_store):
     def faults(request):
         if request.kind == "part":
             process.terminate()
@@ -258,7 +258,7 @@ def test_an_interrupt_is_told_and_goes_on_later(specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-def test_metadata_of_other_tools_is_nothing(specs, object_store):
+def test_gen_ignores_object_metadata_of_other_tools(specs, object_store):
     """Metadata that other tools add to objects, such as times when they copy, is ignored."""
     headers = {"x-amz-meta-mtime": "1700000000"}
     assert object_store.forward("PUT", "/bucket/models/a/plan.json", headers, (specs / "one/plan.json").read_bytes())[0] == 200
@@ -266,7 +266,7 @@ def test_metadata_of_other_tools_is_nothing(specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-def test_a_rank_without_a_receipt_is_not_sent_again(specs, object_store):
+def test_gen_does_not_resend_a_rank_without_a_receipt(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "ranks/rank-00000.json"):
         object_store.remove("models/a/" + name)
@@ -284,7 +284,7 @@ def test_a_rank_without_a_receipt_is_not_sent_again(specs, object_store):
 
 
 @pytest.mark.parametrize("ignores, words", [(("if-none-match",), "ignores the condition")])
-def test_a_store_without_conditions_is_refused(ignores, words, specs, object_store):
+def test_gen_rejects_a_store_that_ignores_conditions(ignores, words, specs, object_store):
     object_store.ignores = ignores
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert done.returncode == 2 and words in done.stderr and "two runs could mix" in done.stderr
@@ -295,7 +295,7 @@ def test_a_store_without_conditions_is_refused(ignores, words, specs, object_sto
     assert done.returncode == 2 and "no conditional writes" in done.stderr
 
 
-def test_a_store_that_completes_without_conditions_is_refused(specs, object_store):
+def test_gen_rejects_a_store_that_completes_unconditionally(specs, object_store):
     forward = object_store.forward
 
     def without(method, target, headers={}, body=b""):
@@ -328,7 +328,7 @@ def damaged(bytes_, at):
     return bytes_[:at] + bytes([bytes_[at] ^ 1]) + bytes_[at + 1:]
 
 
-def test_verify_finds_every_damage(specs, object_store):
+def test_verify_finds_every_kind_of_damage_in_a_bucket(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     receipt = json.loads((specs / "one/ranks/rank-00001.json").read_text())
     box = next(box for box in receipt["boxes"] if box["path"] == "wide")
@@ -367,7 +367,7 @@ def test_verify_finds_every_damage(specs, object_store):
     assert "intact" in ok(object_store, "verify", URL).stdout
 
 
-def test_objects_of_another_length_are_damaged(object_store, tmp_path):
+def test_verify_reports_objects_of_another_length(object_store, tmp_path):
     """`verify` reports objects of another length as damaged, even longer ones that have all written bytes."""
     (tmp_path / "one.yaml").write_text(SPEC.format(seed=1).replace("000", "").replace("600", "6"))
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=tmp_path)
@@ -391,7 +391,7 @@ def test_objects_of_another_length_are_damaged(object_store, tmp_path):
     ok(object_store, "verify", URL)
 
 
-def test_verify_compares_a_checkpoint_with_a_spec(specs, object_store):
+def test_verify_compares_a_bucket_checkpoint_with_a_spec(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     asked = len(object_store.log)
     done = ok(object_store, "verify", URL, "--spec", "one.yaml", "--json", folder=specs)
@@ -417,7 +417,7 @@ def test_verify_compares_a_checkpoint_with_a_spec(specs, object_store):
 
 @pytest.mark.parametrize("config", ["configs/dtypes.yaml", "configs/expressions.yaml", "tests/python/kinds.yaml"])
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_a_bucket_differs_from_a_spec_where_a_folder_does(config, replicas, object_store, tmp_path):
+def test_verify_spec_reports_the_same_for_bucket_and_folder(config, replicas, object_store, tmp_path):
     run_ok("gen", ROOT / config, "-o", tmp_path / "local", "--set", f"replicas={replicas}")
     ok(object_store, "gen", ROOT / config, "-o", URL, "--set", f"replicas={replicas}")
     for seed, code in (([], 0), (["--set", "seed=77"], 1)):
@@ -429,7 +429,7 @@ def test_a_bucket_differs_from_a_spec_where_a_folder_does(config, replicas, obje
         assert found["tensors"] == expected["tensors"] and found["bytes"] == expected["bytes"]
 
 
-def test_what_verify_compares_with_a_spec(specs, object_store):
+def test_verify_spec_compares_bucket_exports_and_rejects_others(specs, object_store):
     done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
     assert done.returncode == 2 and "is not a checkpoint" in done.stderr
     object_store.log.clear()
@@ -441,7 +441,7 @@ def test_what_verify_compares_with_a_spec(specs, object_store):
     assert done.returncode == 1 and "large has other values" in done.stderr
 
 
-def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
+def test_gen_rewrites_a_removed_rank_file_in_a_bucket(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.remove("models/a/ranks/rank-00001.h5")
     assert "damaged" in ok(object_store, "status", URL).stdout
@@ -454,7 +454,7 @@ def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-def test_a_rank_of_a_complete_checkpoint_reads_no_other_receipt(specs, object_store):
+def test_gen_of_one_rank_reads_no_other_ranks_receipt(specs, object_store):
     """Writing a rank of a complete checkpoint again reads no other rank's receipt: for the others, the names are
     enough, so rerunning an array job is not quadratic."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
@@ -466,7 +466,7 @@ def test_a_rank_of_a_complete_checkpoint_reads_no_other_receipt(specs, object_st
 
 
 @pytest.mark.parametrize("name", ["devices.json", "manifest.json"])
-def test_a_checkpoint_that_is_made_between_two_looks_is_seen(name, specs, object_store):
+def test_gen_accepts_a_checkpoint_that_appears_meanwhile(name, specs, object_store):
     words = ["gen", "one.yaml", "--set", "mesh.devices=[5, 3]", "-o", URL]
     ok(object_store, *words, folder=specs)
     objects = {key: object_store.get(key) for key in object_store.names("models/a/")}
@@ -481,7 +481,7 @@ def test_a_checkpoint_that_is_made_between_two_looks_is_seen(name, specs, object
     assert "already" in ok(object_store, *words, folder=specs).stderr
 
 
-def test_sources_that_change_between_two_writers(object_store, tmp_path):
+def test_rank_from_a_changed_source_is_a_conflict(object_store, tmp_path):
     """A rank file from another process is read back if its bytes do not follow from the plan alone."""
     (tmp_path / "source.yaml").write_text("shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [64, 64], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "source.yaml", "-o", "source", cwd=tmp_path)
@@ -499,7 +499,7 @@ def test_sources_that_change_between_two_writers(object_store, tmp_path):
     assert done.returncode == 4 and "made from sources that had other elements" in done.stderr
 
 
-def test_copies_into_a_bucket(specs, object_store, tmp_path):
+def test_reshard_into_a_bucket_equals_a_local_copy(specs, object_store, tmp_path):
     """`reshard` into a bucket makes a local copy's files, despite faults; later runs copy only missing ranks."""
     run_ok("reshard", "one", "-o", tmp_path / "local", "--mesh", "a=3", "--uneven", "chunk", cwd=specs)
     words = ["reshard", "one", "-o", URL, "--mesh", "a=3", "--uneven", "chunk"]
@@ -520,7 +520,7 @@ def test_copies_into_a_bucket(specs, object_store, tmp_path):
 
 @pytest.mark.parametrize("words", [["reshard", "{}", "--mesh", "a=1"], ["convert", "{}", "--to", "safetensors"],
                                    ["export", "{}", "--to", "dcp"]], ids=lambda words: words[0])
-def test_a_copy_is_beside_what_it_is_of(words, object_store, tmp_path):
+def test_copy_inside_its_source_in_a_bucket_is_rejected(words, object_store, tmp_path):
     """A copy cannot be inside its source; a name that extends the source's name, or is its prefix, is outside."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 1}}\n"
                                         "modules: {w: {shape: [4], init: {normal: {std: 1}}}}\n")
@@ -533,7 +533,7 @@ def test_a_copy_is_beside_what_it_is_of(words, object_store, tmp_path):
         ok(object_store, *words, "-o", beside, folder=tmp_path)
 
 
-def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
+def test_convert_into_a_bucket_rejects_another_source(object_store, tmp_path):
     make_two_models(tmp_path)
     words = ["--to", "hdf5"]
     run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
@@ -552,7 +552,7 @@ def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
     assert_is(object_store, tmp_path / "local")
 
 
-def test_finalize_without_the_data(specs, object_store, tmp_path):
+def test_finalize_detached_needs_only_plan_and_receipts(specs, object_store, tmp_path):
     """`finalize --detached` makes manifest.json and index.h5 from plan and receipts, locally and in a bucket."""
     whole = files_of(specs / "one")
     (tmp_path / "d/ranks").mkdir(parents=True)
@@ -572,7 +572,7 @@ def test_finalize_without_the_data(specs, object_store, tmp_path):
     assert done.returncode == 3 and not (tmp_path / "d/manifest.json").exists()
 
 
-def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
+def test_ranks_on_several_listing_pages_are_all_found(object_store, tmp_path):
     """Ranks are listed completely even if the list has several pages: 60 ranks are 120 objects, 100 on a page."""
     object_store.page = 100
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 60}}\nrules: [{r: x}]\n"
@@ -595,20 +595,20 @@ def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
     assert object_store.refused == []
 
 
-def test_the_store_tells_the_region(object_store, specs):
+def test_region_is_learned_from_the_store(object_store, specs):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_REGION="")
     assert {wrong for wrong, *_ in object_store.refused} == {"another region"} and len(object_store.refused) == 1
     object_store.refused.clear()
     assert_is(object_store, specs / "one")
 
 
-def test_a_bucket_that_is_not_there(object_store, specs):
+def test_missing_bucket_is_an_error(object_store, specs):
     for words in (["gen", "one.yaml", "-o"], ["status"], ["verify"], ["finalize"]):
         done = tool(object_store, *words, "s3://nowhere/x", folder=specs)
         assert done.returncode == 2 and "404 NoSuchBucket" in done.stderr and "make the bucket first" in done.stderr
 
 
-def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
+def test_gen_into_a_bucket_needs_little_memory_and_no_disk(object_store, tmp_path):
     """`gen` into a bucket needs no disk and the memory of a few parts, for 40 parts with larger and smaller boxes."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
@@ -627,7 +627,7 @@ def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
 
 
-def test_verify_has_a_range_in_memory_for_each_job(tmp_path):
+def test_verify_keeps_one_range_in_memory_per_job(tmp_path):
     """`verify` keeps a range in memory for each job; for ranks of 24 MB it kept 16 ranges of 8 MiB at any `--jobs`."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 4}}\nrules: [{r: x}]\n"
                                         "modules: {w: {shape: [24, 1000000], axes: [r, null], init: zeros}}\n")
@@ -651,7 +651,7 @@ def credentials(store, token=None):
     return {"AccessKeyId": "AKIDROLE", "SecretAccessKey": "role/secret"}
 
 
-def test_credentials_of_profiles(object_store, tmp_path):
+def test_credentials_are_read_from_profiles(object_store, tmp_path):
     home = tmp_path / "home"
     (home / ".aws").mkdir(parents=True)
     process = tmp_path / "process"
@@ -690,7 +690,7 @@ def test_credentials_of_profiles(object_store, tmp_path):
 
 
 @pytest.mark.parametrize("subtype, words", [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
-def test_buckets_that_are_mounted_are_refused(subtype, words, specs, tmp_path):
+def test_mounted_buckets_are_rejected(subtype, words, specs, tmp_path):
     """Commands reject mounts that FUSE identifies as buckets; other mounts work like any folder."""
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("not tested: there is no FUSE here")
@@ -743,7 +743,7 @@ def later(seconds):
 NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
 
 
-def test_credentials_of_a_container(object_store, services, tmp_path):
+def test_credentials_come_from_a_container_service(object_store, services, tmp_path):
     (tmp_path / "token").write_text("let me in\n")
     given = {**credentials(object_store, "session"), "Token": "session", "Expiration": later(3600)}
     services.answers["GET", "/v1/keys?id=1"] = lambda headers, _: headers["authorization"] == "let me in" and json.dumps(given) or None
@@ -762,7 +762,7 @@ def test_credentials_of_a_container(object_store, services, tmp_path):
         assert done.returncode == 2 and "neither https nor" in done.stderr
 
 
-def test_credentials_of_a_machine_and_their_renewal(object_store, services):
+def test_ec2_credentials_are_renewed(object_store, services):
     """Keys that the store reports as expired, and keys that expire soon, are requested again."""
     asked = []
     path = "/latest/meta-data/iam/security-credentials/"
@@ -797,7 +797,7 @@ def test_credentials_of_a_machine_and_their_renewal(object_store, services):
     assert len(asked) - before <= 2  # Keys that expire within five minutes are not requested for each request.
 
 
-def test_credentials_of_a_web_identity(object_store, services, tmp_path):
+def test_credentials_come_from_a_web_identity(object_store, services, tmp_path):
     (tmp_path / "token").write_text("header.payload.signature")
     keys = credentials(object_store, "session")
 
@@ -839,7 +839,7 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 """
 
 
-def test_services_have_the_addresses_that_they_have_on_clouds(object_store, services, tmp_path):
+def test_credential_services_default_to_cloud_addresses(object_store, services, tmp_path):
     """A container whose URI is only a path asks 169.254.170.2 for credentials, and a machine asks 169.254.169.254."""
     (tmp_path / "connect.c").write_text(LINK_LOCAL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "connect.so", tmp_path / "connect.c", "-ldl"], check=True)
@@ -857,7 +857,7 @@ def test_services_have_the_addresses_that_they_have_on_clouds(object_store, serv
     assert hosts == ["169.254.169.254"] * 3 and object_store.refused == []
 
 
-def test_the_hosts_of_sts(tmp_path):
+def test_sts_host_follows_the_region(tmp_path):
     """The STS host is of the environment's region, or else of the region of the role's profile. A proxy records it."""
     hosts = {}
 
@@ -891,7 +891,7 @@ def test_the_hosts_of_sts(tmp_path):
         server.shutdown()
 
 
-def test_certificates(tmp_path):
+def test_ca_bundle_makes_a_certificate_trusted(tmp_path):
     """A store with an unknown certificate is asked only once; AWS_CA_BUNDLE makes the certificate known."""
     for name in ("known", "other"):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / f"{name}.key",
@@ -942,7 +942,7 @@ void* dlopen(const char* name, int flags) {
 """
 
 
-def test_a_program_without_libcurl_says_so(object_store, tmp_path):
+def test_commands_on_urls_report_a_missing_libcurl(object_store, tmp_path):
     """Without libcurl, commands on URLs print an error. Debian's HDF5 loads libcurl, so a preload hides it."""
     (tmp_path / "hide.c").write_text(NO_LIBCURL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "hide.so", tmp_path / "hide.c", "-ldl"], check=True)
@@ -953,7 +953,7 @@ def test_a_program_without_libcurl_says_so(object_store, tmp_path):
     ok(object_store, "gen", TINY, "-o", tmp_path / "local", LD_PRELOAD=str(tmp_path / "hide.so"))
 
 
-def test_paths_that_are_no_folders_in_buckets(object_store, specs):
+def test_invalid_bucket_urls_are_rejected(object_store, specs):
     for url, words in (("s3://", "a bucket has a name of 3 to 63"), ("s3://a/b", "3 to 63"), ("s3://bucket//x", "a part of its prefix"),
                        ("s3://bucket/a/../x", "a part of its prefix is `..`"), ("s3://bucket/a\nb", "control character"),
                        ("s3://bucket/" + "x" * 901, "901 bytes"), ("s3://buck et/x", "3 to 63")):
@@ -968,7 +968,7 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
         "awkward.yaml", "one", "one.yaml", "two", "two.yaml"]
 
 
-def test_keys_of_the_credentials_file_come_first(object_store, tmp_path):
+def test_credentials_file_takes_precedence_over_config_file(object_store, tmp_path):
     """The credentials file takes precedence if both files have a profile's keys, as in AWS's own tools."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text(f"[p]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
@@ -978,7 +978,7 @@ def test_keys_of_the_credentials_file_come_first(object_store, tmp_path):
     assert object_store.refused == []
 
 
-def test_receipts_that_change_while_they_are_compared(specs, object_store):
+def test_verify_spec_fails_if_a_receipt_changes_meanwhile(specs, object_store):
     """`verify --spec` fails if a receipt changes after its check: values are compared with the manifest's receipts."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     name, met = "models/a/ranks/rank-00001.json", []
@@ -1000,7 +1000,7 @@ FORTY = ("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 40}}\nrules: [{r: 
          "modules: {w: {shape: [80], axes: [r], init: {normal: {std: 1}}}}\n")
 
 
-def test_a_rank_of_another_size_is_missing_where_ranks_are_listed(object_store, tmp_path):
+def test_status_counts_a_rank_of_another_size_as_missing(object_store, tmp_path):
     (tmp_path / "spec.yaml").write_text(FORTY)
     ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
     object_store.put("models/a/ranks/rank-00007.h5", b"x")
@@ -1008,7 +1008,7 @@ def test_a_rank_of_another_size_is_missing_where_ranks_are_listed(object_store, 
     assert found["missing_ranks"] == "7" and not found["complete"], found
 
 
-def test_finalize_asks_for_receipts_that_a_store_lists_late(object_store, tmp_path):
+def test_finalize_finds_receipts_that_a_store_lists_late(object_store, tmp_path):
     (tmp_path / "spec.yaml").write_text(FORTY)
     ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
     object_store.remove("models/a/manifest.json")
@@ -1030,7 +1030,7 @@ def test_finalize_asks_for_receipts_that_a_store_lists_late(object_store, tmp_pa
 
 
 @pytest.mark.parametrize("other", [False, True])
-def test_no_receipt_without_the_plan(other, specs, object_store):
+def test_gen_writes_no_receipt_after_its_plan_is_lost(other, specs, object_store):
     """A run whose plan.json is lost or replaced writes no receipt, even for an existing rank that is not sent again."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "ranks/rank-00000.json"):
@@ -1052,7 +1052,7 @@ def test_no_receipt_without_the_plan(other, specs, object_store):
     assert "models/a/ranks/rank-00000.json" not in object_store.names()
 
 
-def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
+def test_gen_reports_a_receipt_that_disappears(specs, object_store):
     name, met = "models/a/ranks/rank-00000.json", []
 
     def faults(request):
@@ -1070,7 +1070,7 @@ def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
 
 
 @pytest.mark.parametrize("words, what", [(["gen"], "2 of 2 ranks"), (["export", "--to", "hf-dcp"], "2 of 2 files")])
-def test_uploads_that_others_end_are_not_begun_for_ever(words, what, specs, object_store):
+def test_uploads_aborted_by_others_are_not_retried_forever(words, what, specs, object_store):
     def end(request):
         is_claim = request.key.endswith(".json")
         return 404 if request.kind == "complete" and not is_claim else None
@@ -1082,7 +1082,7 @@ def test_uploads_that_others_end_are_not_begun_for_ever(words, what, specs, obje
     ok(object_store, words[0], "one.yaml", *words[1:], "-o", URL, folder=specs)
 
 
-def test_a_receipt_of_no_rank_is_damage(specs, object_store):
+def test_verify_reports_receipts_of_unknown_ranks(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     for name in ("rank-00002.json", "rank-1.json"):
         object_store.put("models/a/ranks/" + name, b"{}")
@@ -1091,7 +1091,7 @@ def test_a_receipt_of_no_rank_is_damage(specs, object_store):
         object_store.remove("models/a/ranks/" + name)
 
 
-def test_uploads_of_one_name_on_several_pages(specs, object_store):
+def test_uploads_on_several_listing_pages_are_all_found(specs, object_store):
     """Uploads of one name are all found, even if a page of the list begins in the middle of them."""
     for _ in range(3):
         assert object_store.forward("POST", "/bucket/models/a/ranks/rank-00000.h5?uploads")[0] == 200
@@ -1120,7 +1120,7 @@ def test_uploads_of_one_name_on_several_pages(specs, object_store):
     assert object_store.uploads() == []
 
 
-def test_headers_of_provisional_answers_are_none_of_the_answer(specs, object_store):
+def test_headers_of_1xx_answers_are_ignored(specs, object_store):
     reply = object_store.reply
 
     def with_hints(handler, *words):
@@ -1138,7 +1138,7 @@ def test_headers_of_provisional_answers_are_none_of_the_answer(specs, object_sto
 @pytest.mark.parametrize(
     "name", ["shardinit-export.json", ".shardinit-export/claim.json", "manifest.json", "index.h5", "devices.json"]
 )
-def test_what_belongs_to_another_plan_is_found_without_it(name, specs, object_store):
+def test_gen_rejects_files_of_a_checkpoint_without_plan_json(name, specs, object_store):
     object_store.put("models/a/" + name, b"x")
     done = tool(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
     assert (
@@ -1158,7 +1158,7 @@ def begun(store, *names):
 
 
 @pytest.mark.parametrize("words", [["gen", "awkward.yaml"], ["finalize"]])
-def test_only_uploads_of_the_checkpoint_are_ended(words, specs, object_store):
+def test_completion_aborts_only_uploads_of_the_checkpoint(words, specs, object_store):
     """A run that completes a checkpoint aborts the checkpoint's other uploads, which are not needed, and no others."""
     ok(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "index.h5"):
@@ -1187,7 +1187,7 @@ def put_with(store, name, body, **metadata):
     assert store.forward("PUT", f"/bucket/models/a/{name}", headers, body)[0] == 200
 
 
-def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
+def test_existing_index_in_a_bucket_is_compared(specs, object_store, tmp_path):
     """An existing index is compared by its metadata, or by its bytes if another tool wrote it."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--index", "always", cwd=specs)
     index = (tmp_path / "local/index.h5").read_bytes()
@@ -1226,7 +1226,7 @@ def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
 
 
 @pytest.mark.parametrize("first, then", [("always", "never"), ("never", "always")])
-def test_an_index_that_is_wanted_otherwise_is_a_conflict(first, then, specs, object_store):
+def test_other_index_option_in_a_bucket_is_a_conflict(first, then, specs, object_store):
     ok(object_store, "gen", "awkward.yaml", "-o", URL, "--index", first, folder=specs)
     manifest = object_store.get("models/a/manifest.json")
     for words in (["gen", "awkward.yaml", "-o", URL], ["finalize", URL]):
@@ -1236,7 +1236,7 @@ def test_an_index_that_is_wanted_otherwise_is_a_conflict(first, then, specs, obj
     assert object_store.get("models/a/manifest.json") == manifest
 
 
-def test_whose_rank_it_is(specs, object_store, tmp_path):
+def test_error_names_the_run_that_owns_a_rank(specs, object_store, tmp_path):
     """A rank file without a receipt is used if it is whole and of this plan; otherwise the error describes it."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--set", "seed=3", cwd=specs)
     ok(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "0", "--set", "seed=3", folder=specs)
@@ -1260,7 +1260,7 @@ def test_whose_rank_it_is(specs, object_store, tmp_path):
     assert_is(object_store, tmp_path / "local")
 
 
-def test_what_finalize_advises(specs, object_store, tmp_path):
+def test_finalize_hint_names_the_command_for_missing_ranks(specs, object_store, tmp_path):
     """The hint of `finalize` depends on whether a spec or other tensors have the values of missing ranks."""
     make_two_models(tmp_path)
     (tmp_path / "awkward.yaml").write_text(AWKWARD)
@@ -1279,7 +1279,7 @@ def test_what_finalize_advises(specs, object_store, tmp_path):
         )
 
 
-def test_status_of_a_bucket_is_that_of_a_folder(specs, object_store, tmp_path):
+def test_status_prints_the_same_for_bucket_and_folder(specs, object_store, tmp_path):
     """`status` prints the same for a bucket and a folder, in each form and at each state."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "in", "--index", "always", cwd=specs)
     forms = [
@@ -1307,7 +1307,7 @@ def test_status_of_a_bucket_is_that_of_a_folder(specs, object_store, tmp_path):
         assert watched == 0
 
 
-def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path):
+def test_verify_reports_the_same_for_bucket_and_folder(specs, object_store, tmp_path):
     """`verify` finds the same in a bucket and a folder, also if a rank is damaged or made of another source."""
     for seed in (1, 2):
         (tmp_path / "spec.yaml").write_text(
@@ -1366,7 +1366,7 @@ def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path)
     "words, statement",
     [(["gen", "spec.yaml"], "manifest.json"), (["export", "spec.yaml", "--to", "dcp"], "shardinit-export.json")],
 )
-def test_a_signature_is_of_what_all_else_follows_from(words, statement, object_store, tmp_path):
+def test_signature_must_be_of_the_manifest_or_record(words, statement, object_store, tmp_path):
     """Only signatures of the bucket's manifest or record are valid; a signature next to it is not a finding."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [8, 5], init: {normal: {std: 1}}}}\n"
@@ -1390,7 +1390,7 @@ def test_a_signature_is_of_what_all_else_follows_from(words, statement, object_s
     ok(object_store, "verify", URL, "--strict", *trusted, tmp_path / "kept.sig")
 
 
-def test_a_tensor_in_several_boxes_is_one_finding(object_store, tmp_path):
+def test_verify_spec_reports_a_tensor_in_several_boxes_once(object_store, tmp_path):
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: boxes
@@ -1409,7 +1409,7 @@ modules:
     assert found["tensors"] == 4 and found["more_findings"] == 0
 
 
-def test_slashes_at_the_end_are_no_part_of_a_url(object_store, tmp_path):
+def test_trailing_slashes_of_bucket_urls_are_ignored(object_store, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {x: {shape: [4], init: ones}}\n")
     for end, command in (("//", "gen"), ("///", "gen"), ("/", "gen")):
         ok(object_store, command, "spec.yaml", "-o", URL + end, folder=tmp_path)

@@ -99,7 +99,7 @@ def written(store):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_objects_are_the_files_of_a_local_export(name, exports, object_store, tmp_path):
+def test_bucket_objects_equal_the_files_of_a_local_export(name, exports, object_store, tmp_path):
     done = ok(object_store, *words_of(name), "-o", URL, folder=exports)
     assert f"{URL}: " in done.stdout
     assert_is(object_store, exports / name)
@@ -119,7 +119,7 @@ def test_objects_are_the_files_of_a_local_export(name, exports, object_store, tm
     assert json.loads(ok(object_store, *words_of(name), "-o", URL, "--json", folder=exports).stdout)["was_there"]
 
 
-def test_ranks_and_parts_are_made_apart(exports, object_store):
+def test_export_writes_single_ranks_and_parts_into_a_bucket(exports, object_store):
     for name in ("dcp", "zarr"):
         url = f"s3://bucket/{name}"
         done = ok(object_store, *words_of(name), "-o", url, "--ranks", "1", folder=exports)
@@ -137,7 +137,7 @@ def test_ranks_and_parts_are_made_apart(exports, object_store):
         assert written(object_store) == []
 
 
-def test_jobs_at_once_make_one_export(exports, object_store):
+def test_simultaneous_jobs_make_one_export_in_a_bucket(exports, object_store):
     running = [begin(object_store, *words_of("zarr"), "-o", URL, *words, folder=exports)
                for words in ([], ["--part", "0/2"], ["--part", "1/2"], ["--ranks", "0"])]
     for process in running:
@@ -146,7 +146,7 @@ def test_jobs_at_once_make_one_export(exports, object_store):
     assert_is(object_store, exports / "zarr")
 
 
-def test_a_rank_that_another_run_makes_meanwhile_is_seen(exports, object_store):
+def test_later_of_two_simultaneous_runs_completes_the_export(exports, object_store):
     """The later of two simultaneous runs completes the export."""
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
     others = objects_of(object_store)
@@ -169,7 +169,7 @@ def test_a_rank_that_another_run_makes_meanwhile_is_seen(exports, object_store):
     assert_is(object_store, exports / "dcp")
 
 
-def test_a_claim_that_is_made_between_two_looks_is_seen(exports, object_store):
+def test_export_accepts_an_equal_claim_that_appears_meanwhile(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     claim = object_store.get("models/a/.shardinit-export/claim.json")
     object_store.reset()
@@ -183,7 +183,7 @@ def test_a_claim_that_is_made_between_two_looks_is_seen(exports, object_store):
     assert_is(object_store, exports / "dcp")
 
 
-def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store):
+def test_another_export_conflicts_and_changes_no_object(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     before = objects_of(object_store)
     for words in (["two.yaml", "--to", "dcp", "--optimizer", "adamw"], ["one.yaml", "--to", "dcp"],
@@ -205,7 +205,7 @@ def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store)
 
 
 @pytest.mark.parametrize("layout", ["plain", "turned"])
-def test_a_copy_of_other_values_is_a_conflict(layout, object_store, tmp_path):
+def test_convert_conflicts_with_a_copy_of_other_values(layout, object_store, tmp_path):
     """The same command finds its copy and compares it, since a folder may get other values with the old times."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
@@ -239,7 +239,7 @@ layouts:
         assert objects_of(object_store, f"models/{form}") == before[form]
 
 
-def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store):
+def test_export_neither_uses_nor_overwrites_foreign_objects(exports, object_store):
     """An object with an expected name, even of the right size, is only used if its metadata identifies this export."""
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     size = len((exports / "dcp/__1_0.distcp").read_bytes())
@@ -259,7 +259,7 @@ def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json"])
-def test_a_gen_at_the_same_time_is_found(name, exports, object_store):
+def test_export_detects_a_simultaneous_gen(name, exports, object_store):
     """An export and a simultaneous `gen` make claims before they look for each other, so one finds the other."""
     plan = {}
 
@@ -273,7 +273,7 @@ def test_a_gen_at_the_same_time_is_found(name, exports, object_store):
     assert sorted(objects_of(object_store)) == [NOTES + "claim.json", name]
 
 
-def test_what_is_lost_is_made_again(exports, object_store):
+def test_export_rewrites_a_missing_object(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     for lost in ("__1_0.distcp", ".metadata", RECORD, NOTES + "share-00000"):
         object_store.remove("models/a/" + lost)
@@ -286,7 +286,7 @@ def test_what_is_lost_is_made_again(exports, object_store):
         assert_is(object_store, exports / "dcp")
 
 
-def test_verify_finds_what_is_wrong(exports, object_store):
+def test_verify_reports_damaged_and_foreign_objects(exports, object_store):
     ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     chunk = bytearray(object_store.get("models/a/params.square/0.0"))
     chunk[7] ^= 1
@@ -303,7 +303,7 @@ def test_verify_finds_what_is_wrong(exports, object_store):
     assert "run the command again that wrote them" in done.stderr
 
 
-def test_objects_of_other_sizes_are_told_and_not_taken(object_store, tmp_path):
+def test_export_conflicts_with_objects_of_another_size(object_store, tmp_path):
     """If an object has another length, the export is not complete despite its record, and the object is kept."""
     (tmp_path / "small.yaml").write_text(SMALL)
     words = ["export", "small.yaml", "--to", "dcp", "-o", URL]
@@ -343,7 +343,7 @@ BESIDE = {  # names that a reader would treat as a part, others
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
+def test_verify_reports_the_same_damage_in_bucket_and_folder(name, object_store, tmp_path):
     """`verify` reports the same in a bucket and a folder for damaged, cut, longer, missing and additional files."""
     (tmp_path / "spec.yaml").write_text(SMALL)
     run_ok("export", "spec.yaml", "--to", name, "-o", "out", cwd=tmp_path,
@@ -411,7 +411,7 @@ def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("seed", range(2))
-def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
+def test_export_survives_random_store_faults(name, seed, exports, object_store):
     object_store.faults = Faults(seed)
     ok(object_store, *words_of(name), "-o", URL, folder=exports)
     ok(object_store, "verify", URL)
@@ -429,7 +429,7 @@ def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
     ("complete", "lose"), ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("complete", 404),
     ("complete", 409), ("complete", 412), ("complete", 500), ("head", 500), ("get", "drop"), ("list", 503),
     ("uploads", 503), ("end", 503)])
-def test_each_fault_alone(kind, fault, exports, object_store):
+def test_export_survives_each_kind_of_store_fault(kind, fault, exports, object_store):
     """The export is correct even if every request of one kind fails once for each object."""
     once = Once(kind, fault)
     object_store.faults = once
@@ -464,7 +464,7 @@ def kill_at(store, number, last, *words, folder):
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, object_store):
+def test_killed_export_leaves_nothing_that_looks_complete(name, seed, exports, object_store):
     """A run that is killed at a request leaves nothing that looks complete, and the next run finishes it. The store may
     have done the request or not."""
     chance = random.Random(f"{name} {seed}")
@@ -491,7 +491,7 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, ob
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_writers_of_two_plans_that_are_killed(seed, exports, object_store):
+def test_killed_writers_of_two_exports_leave_one_complete_export(seed, exports, object_store):
     """Whichever writers are killed, the first export is finished and the writers of the other one report a conflict."""
     chance = random.Random(seed)
     run_ok("export", "two.yaml", "--to", "dcp", "--optimizer", "adamw", "-o", f"two-{seed}", cwd=exports)
@@ -532,7 +532,7 @@ def test_writers_of_two_plans_that_are_killed(seed, exports, object_store):
     assert_is(object_store, exports / ("dcp" if first == "one" else f"two-{seed}"))
 
 
-def test_a_store_without_conditions_is_refused(exports, object_store):
+def test_export_rejects_a_store_that_ignores_conditions(exports, object_store):
     object_store.ignores = ("if-none-match",)
     done = tool(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     assert done.returncode == 2 and "ignores the condition" in done.stderr and "two runs could mix" in done.stderr
@@ -543,7 +543,7 @@ def test_a_store_without_conditions_is_refused(exports, object_store):
     assert done.returncode == 2 and "no conditional writes" in done.stderr
 
 
-def test_a_store_that_completes_without_conditions_is_refused(exports, object_store):
+def test_export_rejects_a_store_that_completes_unconditionally(exports, object_store):
     forward = object_store.forward
 
     def without(method, target, headers=None, body=b""):
@@ -560,7 +560,7 @@ def test_a_store_that_completes_without_conditions_is_refused(exports, object_st
     assert sorted(objects_of(object_store)) == [NOTES + "claim.json"]
 
 
-def test_an_interrupt_is_told_and_goes_on_later(exports, object_store):
+def test_export_into_a_bucket_reports_an_interrupt_and_resumes(exports, object_store):
     signals = []
 
     def faults(request):
@@ -579,7 +579,7 @@ def test_an_interrupt_is_told_and_goes_on_later(exports, object_store):
     assert_is(object_store, exports / "dcp")
 
 
-def test_files_that_are_done_are_not_sent_again(exports, object_store):
+def test_export_does_not_resend_finished_files(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     object_store.remove("models/a/" + NOTES + "share-00000")
     object_store.log.clear()
@@ -589,7 +589,7 @@ def test_files_that_are_done_are_not_sent_again(exports, object_store):
     assert_is(object_store, exports / "dcp")
 
 
-def test_a_copy_by_another_tool_is_there(exports, object_store):
+def test_export_accepts_a_copy_made_by_another_tool(exports, object_store):
     for name, body in files_of(exports / "zarr").items():
         object_store.put("models/a/" + name, body)
     assert "was there already" in ok(object_store, *words_of("zarr"), "-o", URL, folder=exports).stderr
@@ -599,7 +599,7 @@ def test_a_copy_by_another_tool_is_there(exports, object_store):
 
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "hf-dcp", "zarr"])
-def test_checkpoints_are_copied_with_other_borders(name, exports, object_store, tmp_path):
+def test_checkpoint_copies_in_a_bucket_equal_local_copies(name, exports, object_store, tmp_path):
     """Copies of a checkpoint on two ranks equal local copies. On a mesh of three, boxes are cut and joined in passes
     over both ranks."""
     spec = (exports / "one.yaml").read_text().replace("[7]", "[6]").replace("[2, 1500000]", "[6, 500000]")
@@ -613,7 +613,7 @@ def test_checkpoints_are_copied_with_other_borders(name, exports, object_store, 
         assert "was there already" in ok(object_store, *words, "--to", name, "-o", url, folder=tmp_path).stderr
 
 
-def test_conversions_tell_sources_apart(object_store, tmp_path):
+def test_convert_to_dcp_in_a_bucket_rejects_another_source(object_store, tmp_path):
     make_two_models(tmp_path)
     words = ["--to", "dcp"]
     run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
@@ -638,7 +638,7 @@ def test_conversions_tell_sources_apart(object_store, tmp_path):
     assert_is(object_store, tmp_path / "local")
 
 
-def test_parts_of_a_source_that_changes_are_a_conflict(object_store, tmp_path):
+def test_parts_from_a_changed_source_are_a_conflict(object_store, tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nrules: [{r: x}]\nsources: {base: {path: base}}\n"
@@ -653,7 +653,7 @@ def test_parts_of_a_source_that_changes_are_a_conflict(object_store, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp"])
-def test_memory_is_a_few_parts_and_no_disk(name, object_store, tmp_path):
+def test_export_into_a_bucket_needs_little_memory_and_no_disk(name, object_store, tmp_path):
     """Exporting to a bucket needs no disk and the memory of a few parts, for 40 parts with larger and smaller boxes."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
@@ -671,7 +671,7 @@ def test_memory_is_a_few_parts_and_no_disk(name, object_store, tmp_path):
     ok(object_store, "verify", URL)
 
 
-def test_a_checksum_may_lie_across_the_border_of_two_parts(object_store, tmp_path):
+def test_checksum_may_span_two_upload_parts(object_store, tmp_path):
     border, size = 8 << 20, (8 << 20) - 8192
     for _ in range(20):
         (tmp_path / "spec.yaml").write_text(
@@ -691,7 +691,7 @@ def test_a_checksum_may_lie_across_the_border_of_two_parts(object_store, tmp_pat
     assert_is(object_store, tmp_path / "local")
 
 
-def test_names_that_no_object_can_have_are_refused(exports, object_store, tmp_path):
+def test_export_rejects_object_names_over_1024_bytes(exports, object_store, tmp_path):
     name = "n" * 200
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{name}: {{shape: [4], init: zeros}}}}\n")
     done = tool(object_store, "export", "spec.yaml", "--to", "zarr", "-o", "s3://bucket/" + "p" * 850, folder=tmp_path)
@@ -699,7 +699,7 @@ def test_names_that_no_object_can_have_are_refused(exports, object_store, tmp_pa
     assert object_store.names() == []
 
 
-def test_other_commands_take_files_alone(exports, object_store):
+def test_unsupported_urls_are_rejected_without_a_request(exports, object_store):
     for words in (["gen", URL, "-o", "x"], ["program", URL, "-o", "x"]):
         done = tool(object_store, *words, folder=exports)
         assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
@@ -710,7 +710,7 @@ def test_other_commands_take_files_alone(exports, object_store):
 
 @pytest.mark.parametrize("of_spec", [False, True])
 @pytest.mark.parametrize("differs", ["nothing", "head", "v", "w", "tail"])
-def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec, object_store, tmp_path):
+def test_object_completed_first_by_another_writer_is_compared(differs, of_spec, object_store, tmp_path):
     """An object that another writer completes first is compared, even if this run has made it as well: the other
     writer's source may have had other bytes."""
     make_two_models(tmp_path)
@@ -742,7 +742,7 @@ def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec,
     assert RECORD not in objects_of(object_store)
 
 
-def test_a_claim_that_is_lost_before_the_record(exports, object_store):
+def test_export_writes_no_record_after_its_claim_is_lost(exports, object_store):
     """The record, which marks an export as complete, is written only if the claim still exists."""
     def faults(request):
         if request.kind == "put" and request.key.endswith("/.metadata"):
@@ -754,7 +754,7 @@ def test_a_claim_that_is_lost_before_the_record(exports, object_store):
     assert ".metadata" in objects_of(object_store) and RECORD not in objects_of(object_store)
 
 
-def test_each_large_object_gets_its_name_after_a_look_at_the_claim(exports, object_store):
+def test_export_checks_its_claim_before_completing_each_upload(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     claim = "models/a/" + NOTES + "claim.json"
     looks = completed = 0
@@ -766,7 +766,7 @@ def test_each_large_object_gets_its_name_after_a_look_at_the_claim(exports, obje
     assert completed > 1
 
 
-def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
+def test_checksum_is_right_in_an_upload_part_without_elements(object_store, tmp_path):
     """Checksums are right even if the last elements end with a part, so the next part only has the bytes after them."""
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: i8\nmodules:\n  a: {{shape: [{(8 << 20) - 4096}], init: {{constant: {{value: 3}}}}}}\n")
     run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
@@ -779,7 +779,7 @@ def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
 
 @pytest.mark.parametrize("to", ["dcp", "zarr"])
 @pytest.mark.parametrize("changed", ["a", "c", "e"])
-def test_which_source_and_which_ranks_disagree(to, changed, object_store, tmp_path):
+def test_error_names_the_tensor_and_ranks_that_disagree(to, changed, object_store, tmp_path):
     """If a tensor of two sources has other values for one rank, the error names the tensor and both ranks."""
     names = "abcde"
     source = {name: "t" if name > "b" else "s" for name in names}
@@ -821,7 +821,7 @@ def test_which_source_and_which_ranks_disagree(to, changed, object_store, tmp_pa
     assert ranks == {found[4]: {int(found[1])}, found[6]: {int(found[5])}} and found[1] != found[5], (found, ranks)
 
 
-def test_only_uploads_of_the_export_are_ended(exports, object_store):
+def test_completion_aborts_only_uploads_of_the_export(exports, object_store):
     ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", "0", folder=exports)
     files = sorted(files_of(exports / "zarr"))
     for name in (files[0], files[-1], RECORD, NOTES + "claim.json"):
@@ -839,7 +839,7 @@ def test_only_uploads_of_the_export_are_ended(exports, object_store):
     assert sorted(object_store.uploads()) == sorted(others)
 
 
-def test_a_file_that_is_lost_again_is_missing(exports, object_store):
+def test_rank_with_a_receipt_but_no_file_counts_as_missing(exports, object_store):
     """A rank whose receipt exists but whose file is lost counts as missing, whatever the number of its share."""
     ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
@@ -867,7 +867,7 @@ def test_a_file_that_is_lost_again_is_missing(exports, object_store):
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_of_a_rank_only_the_files_that_are_lost_are_sent(last, exports, object_store):
+def test_export_resends_only_the_lost_files_of_a_rank(last, exports, object_store):
     """Without receipts, only a rank's lost files are sent again, whichever of its files are lost."""
     ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
@@ -891,7 +891,7 @@ def test_of_a_rank_only_the_files_that_are_lost_are_sent(last, exports, object_s
 
 
 @pytest.mark.parametrize("name", ["dcp", "zarr"])
-def test_what_is_said_of_a_part_is_what_is_said_on_the_disk(name, exports, object_store, tmp_path):
+def test_json_report_of_a_part_is_the_same_in_bucket_and_folder(name, exports, object_store, tmp_path):
     for words in (["--ranks", "1"], ["--ranks", "1"], ["--part", "1/3"], ["--part", "0/3"], ["--part", "2/3"], []):
         there = json.loads(ok(object_store, *words_of(name), "-o", URL, *words, "--json", folder=exports).stdout)
         here = json.loads(run_ok(*words_of(name), "-o", tmp_path / "out", *words, "--json", cwd=exports).stdout)
@@ -901,7 +901,7 @@ def test_what_is_said_of_a_part_is_what_is_said_on_the_disk(name, exports, objec
         assert there == here, words
 
 
-def test_objects_of_another_export_are_told_apart(exports, object_store):
+def test_export_recognizes_objects_of_another_export(exports, object_store):
     """Objects of another export are recognized by their metadata and their size; so are receipts."""
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
@@ -939,7 +939,7 @@ def test_objects_of_another_export_are_told_apart(exports, object_store):
 
 
 @pytest.mark.parametrize("changed", [["two.yaml"], ["one.yaml", "--only", "**"], ["one.yaml", "--set", "name=other"]])
-def test_a_copy_of_another_export_is_a_conflict(changed, exports, object_store):
+def test_export_conflicts_with_a_copy_of_another_export(changed, exports, object_store):
     """A copy of another export, even one with files of the same sizes, is a conflict. Another tool copied its files
     without the notes of a run."""
     for name, data in files_of(exports / "hf-dcp").items():

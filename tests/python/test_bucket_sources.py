@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_commands_do_what_they_do_on_the_disk(name, folders, object_store, tmp_path):
+def test_commands_treat_a_bucket_like_a_local_folder(name, folders, object_store, tmp_path):
     shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
     (tmp_path / name).rename(tmp_path / "in")
     put(object_store, tmp_path / "in")
@@ -51,7 +51,7 @@ def test_commands_do_what_they_do_on_the_disk(name, folders, object_store, tmp_p
 
 
 @pytest.mark.parametrize("name", ["gen", "safetensors"])
-def test_from_bucket_to_bucket(name, folders, object_store, tmp_path):
+def test_convert_copies_from_bucket_to_bucket(name, folders, object_store, tmp_path):
     shutil.copytree(folders / name, tmp_path / "in")
     put(object_store, tmp_path / "in")
     words = ["--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
@@ -67,7 +67,7 @@ def test_from_bucket_to_bucket(name, folders, object_store, tmp_path):
     assert tool(object_store, "convert", URL, *words, "-o", URL + "-other").returncode == 0
 
 
-def test_config_in_a_bucket(folders, object_store, tmp_path):
+def test_convert_reads_config_json_in_a_bucket(folders, object_store, tmp_path):
     """`convert` reads the config.json next to the weights, which identifies the model."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
@@ -83,7 +83,7 @@ def test_config_in_a_bucket(folders, object_store, tmp_path):
     assert compare(object_store, words, tmp_path) == 0
 
 
-def test_sources_of_specs(folders, object_store, tmp_path):
+def test_specs_read_sources_in_buckets(folders, object_store, tmp_path):
     put(object_store, folders / "safetensors")
     spec = tmp_path / "sourced.yaml"
     spec.write_text(SOURCED.replace("path: weights", f"path: {URL}"))
@@ -101,7 +101,7 @@ def test_sources_of_specs(folders, object_store, tmp_path):
 
 @pytest.mark.parametrize("name", ["gen", "safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("seed", range(2))
-def test_faults_of_the_store_change_nothing(name, seed, folders, object_store, tmp_path):
+def test_convert_from_a_bucket_survives_random_store_faults(name, seed, folders, object_store, tmp_path):
     put(object_store, folders / name)
     shutil.copytree(folders / name, tmp_path / "in")
     object_store.faults = Faults(seed, 0.4)
@@ -110,7 +110,7 @@ def test_faults_of_the_store_change_nothing(name, seed, folders, object_store, t
 
 
 @pytest.mark.parametrize("name", ["gen", "safetensors", "zarr"])
-def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_store, tmp_path):
+def test_convert_fails_if_an_object_is_replaced_meanwhile(name, folders, object_store, tmp_path):
     """If a file is replaced or removed at any read, the command fails and leaves nothing."""
     run_ok("gen" if name == "gen" else "export", "other.yaml", *(["--to", name] if name != "gen" else []),
            "-o", tmp_path / "other", cwd=folders)
@@ -149,7 +149,7 @@ def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_
     assert changed > 1
 
 
-def test_a_store_without_if_match_is_not_believed(folders, object_store, tmp_path):
+def test_digest_detects_changes_if_the_store_ignores_if_match(folders, object_store, tmp_path):
     run_ok("export", "other.yaml", "--to", "safetensors", "-o", tmp_path / "other", cwd=folders)
     put(object_store, folders / "safetensors")
     object_store.ignores = ("if-match",)
@@ -165,7 +165,7 @@ def test_a_store_without_if_match_is_not_believed(folders, object_store, tmp_pat
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
-def test_an_export_that_is_not_complete_is_none(form, folders, object_store, tmp_path):
+def test_commands_reject_an_unfinished_export_in_a_bucket(form, folders, object_store, tmp_path):
     """Commands reject an unfinished export, although its files have final names and may look like a smaller model."""
     words = ["export", "spec.yaml", "--to", form, "--max-shard-size", "3000"][:6 if form == "safetensors" else 4]
     ok(object_store, *words, "-o", URL, "--ranks", "0", folder=folders)
@@ -181,7 +181,7 @@ def test_an_export_that_is_not_complete_is_none(form, folders, object_store, tmp
 
 
 @pytest.mark.parametrize("name", ["gen", "devices", "safetensors", "dcp", "hf-dcp", "zarr"])
-def test_damage_is_found_where_it_is_read(name, folders, object_store, tmp_path):
+def test_convert_detects_damaged_objects(name, folders, object_store, tmp_path):
     put(object_store, folders / name)
     words = ["convert", URL, "--to", "dcp", "-o", tmp_path / "out"]
     file = {"gen": "ranks/rank-00001.h5", "devices": "ranks/rank-00000.h5", "safetensors": "model.safetensors",
@@ -198,7 +198,7 @@ def test_damage_is_found_where_it_is_read(name, folders, object_store, tmp_path)
     assert done.returncode == 1 and f"`{URL}` is damaged" in done.stderr and not (tmp_path / "out").exists(), done
 
 
-def test_a_rank_reads_only_what_it_needs(object_store, tmp_path):
+def test_reshard_of_one_rank_reads_only_its_bytes_from_a_bucket(object_store, tmp_path):
     (tmp_path / "wide.yaml").write_text("""
 shardinit: 1
 name: wide
@@ -220,7 +220,7 @@ modules: {w: {shape: [64, 4096], shard: [null, a], init: {normal: {std: 1}}}}
     assert sum(asked) < 4 * 64 * 1024 * 2
 
 
-def test_mistakes(folders, object_store, tmp_path):
+def test_convert_explains_what_is_wrong_in_a_bucket(folders, object_store, tmp_path):
     words = ["--to", "dcp", "-o", tmp_path / "out"]
     done = tool(object_store, "convert", "s3://bucket/nothing", *words)
     assert done.returncode == 2 and "`s3://bucket/nothing` is not a checkpoint and holds no safetensors files" in done.stderr
@@ -245,7 +245,7 @@ def test_mistakes(folders, object_store, tmp_path):
     assert ok(object_store, "digest", URL).stdout == run_ok("digest", folders / "safetensors").stdout
 
 
-def test_a_url_may_end_with_a_slash(folders, object_store, tmp_path):
+def test_source_url_may_end_with_slashes(folders, object_store, tmp_path):
     shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
     for name in ("gen", "dcp"):
         put(object_store, folders / name)
@@ -258,7 +258,7 @@ def test_a_url_may_end_with_a_slash(folders, object_store, tmp_path):
         object_store.reset()
 
 
-def test_two_buckets_in_one_command(folders, object_store, tmp_path):
+def test_one_command_reads_two_buckets(folders, object_store, tmp_path):
     """If two buckets have objects of the same name, both are read from their own bucket."""
     run_ok("export", "other.yaml", "--to", "safetensors", "-o", tmp_path / "other", cwd=folders)
     object_store.make_bucket("second")
@@ -269,7 +269,7 @@ def test_two_buckets_in_one_command(folders, object_store, tmp_path):
     assert done.returncode == 1 and "elements differ" in done.stdout, done
 
 
-def test_a_header_of_several_requests(object_store, tmp_path):
+def test_header_longer_than_one_request_is_read(object_store, tmp_path):
     """A header is read completely if it is longer than the first request."""
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     header = json.dumps({"__metadata__": {"note": "x" * (17 << 20)}, "w": entry}).encode()
@@ -279,7 +279,7 @@ def test_a_header_of_several_requests(object_store, tmp_path):
     assert compare(object_store, ["digest", "in"], tmp_path) == 0
 
 
-def test_a_small_file_has_its_limit_in_a_bucket_too(folders, object_store, tmp_path):
+def test_size_limit_of_small_files_applies_in_buckets(folders, object_store, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/latest_checkpointed_iteration.txt").write_text("1" * 65)
     put(object_store, tmp_path / "in")
@@ -288,7 +288,7 @@ def test_a_small_file_has_its_limit_in_a_bucket_too(folders, object_store, tmp_p
 
 
 @pytest.mark.parametrize("form", ["hdf5", "dcp"])
-def test_parts_of_objects_that_were_replaced_are_a_conflict(form, folders, object_store, tmp_path):
+def test_ranks_of_a_replaced_object_are_a_conflict(form, folders, object_store, tmp_path):
     """Ranks of a replaced object conflict with earlier ranks, even if the object has the old name and size."""
     source, out = folders / "safetensors/model.safetensors", "s3://bucket/models/out"
     object_store.put("models/in/model.safetensors", source.read_bytes())
