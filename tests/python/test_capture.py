@@ -158,7 +158,7 @@ def planned_of(spec):
     return {t["path"]: t for t in run_json("graph", spec)["logical"]}
 
 
-def test_names_shapes_and_types_are_the_models(pair):
+def test_captured_names_shapes_and_dtypes_match_the_model(pair):
     spec, state, _ = pair
     run_ok("plan", spec)
     planned = {path: (t["global_shape"], t["dtype"]) for path, t in planned_of(spec).items()}
@@ -166,7 +166,7 @@ def test_names_shapes_and_types_are_the_models(pair):
 
 
 @pytest.mark.parametrize("name", ["resnet", "deepseek", "bert", "net", "followed"])
-def test_what_is_not_trained_is_a_buffer(name):
+def test_capture_marks_untrained_tensors_as_buffers(name):
     model = MODELS[name]()
     assert any(True for _ in model.buffers())
     with shardinit.capture.torch(MODELS[name]).spec() as spec:
@@ -177,7 +177,7 @@ def test_what_is_not_trained_is_a_buffer(name):
 DISCRETE = {"sparse", "clamped", "coins", "waits"}
 
 
-def test_norms_are_those_of_the_weights():
+def test_captured_weight_norms_are_norms_of_the_weights():
     captured = shardinit.capture.torch(Normed)
     line = '{shape: [1, 1, 3], init: {norms: {of: "layers.{layer}.parametrizations.weight.original1"}}}'
     assert f"    parametrizations.weight.original0: {line}\n" in captured.text
@@ -200,7 +200,7 @@ def test_norms_are_those_of_the_weights():
     (lambda v: v.norm(dim=1, keepdim=True) + 1e-3, lambda v: v), (lambda v: v.norm(1, dim=1, keepdim=True), lambda v: v),
     (lambda v: v[:10].norm(dim=1, keepdim=True), lambda v: v), (lambda v: v.norm(dim=1, keepdim=True).flip(0), lambda v: v),
 ])
-def test_norms_of_what_is_not_there_are_an_error(norm, then):
+def test_norms_of_a_tensor_outside_the_model_are_an_error(norm, then):
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -215,7 +215,7 @@ def test_norms_of_what_is_not_there_are_an_error(norm, then):
     assert f" at {__file__}:" in why and (path == "scale" or f"are also those of `{other}`" in why)
 
 
-def test_what_is_not_random_has_the_very_bits(pair):
+def test_captured_constants_have_the_models_bits(pair):
     """Tensors, or parts of them, that are equal for two seeds have the same bits in the spec."""
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
@@ -232,7 +232,7 @@ def test_what_is_not_random_has_the_very_bits(pair):
     assert compared or not any("norm" in path for path in first)
 
 
-def test_distributions_are_those_of_the_constructor(pair):
+def test_captured_distributions_match_the_constructor(pair):
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
         made = arrays(shardinit.torch.load_state_dict(opened))
@@ -252,7 +252,7 @@ def test_distributions_are_those_of_the_constructor(pair):
                 assert np.array_equal(zero_here, zero_there), path
 
 
-def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
+def test_tied_and_copied_tensors_stay_equal_in_the_spec(pair):
     spec, first, second = pair
 
     def groups_of(state):
@@ -282,7 +282,7 @@ def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
         "num_labels": 1000}),
 ])
-def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
+def test_captured_specs_match_handwritten_specs(config, of, changes, tmp_path):
     made = getattr(transformers, of)
     captured = shardinit.capture.torch(lambda: made(made.config_class(**changes)))
     captured.write(tmp_path / "spec.yaml")
@@ -295,7 +295,7 @@ def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
         path: (t["global_shape"], t["init"]) for path, t in theirs.items()}
 
 
-def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
+def test_capture_error_names_every_unsupported_tensor(tmp_path):
     def make_it():
         model = nn.Module()
         x = torch.randn(10, 10)
@@ -344,7 +344,7 @@ def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
     (lambda: 3, "returned int, not a `torch.nn.Module`"),
     (lambda: nn.ReLU(), "has no tensors"),
 ])
-def test_constructors_that_cannot_be_captured(make, words):
+def test_capture_of_unsupported_constructors_gives_a_reason(make, words):
     with pytest.raises(shardinit.CaptureError) as caught:
         shardinit.capture.torch(make)
     assert words in str(caught.value)
@@ -352,7 +352,7 @@ def test_constructors_that_cannot_be_captured(make, words):
         assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
 
 
-def test_the_constructor_leaves_pytorch_as_it_was():
+def test_capture_restores_the_global_state_of_pytorch():
     before = torch.get_default_dtype(), torch.get_rng_state(), torch.nn.init.orthogonal_, torch.utils.swap_tensors
     shardinit.capture.torch(nn.Linear, 3, 4, dtype="bf16")
     with pytest.raises(shardinit.CaptureError):
@@ -363,7 +363,7 @@ def test_the_constructor_leaves_pytorch_as_it_was():
     assert type(nn.Linear(2, 2).weight.data) is torch.Tensor
 
 
-def test_seed_type_name_and_buffers():
+def test_capture_options_set_seed_dtype_name_and_buffers():
     make = MODELS["llama"]
     captured = shardinit.capture.torch(make, seed=7, dtype="bf16", name="my model", buffers="all")
     assert "\nname: my-model\nseed: 7\ndtype: bf16\n" in captured.text
@@ -392,7 +392,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, 
 COMPARED = "spec.yaml: compared with the constructor: 6 tensors: 0 equal, 6 alike\n"
 
 
-def test_command(tmp_path):
+def test_capture_command_writes_a_spec(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n"
         "class Model(nn.Module):\n"
@@ -440,7 +440,7 @@ BASE = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hi
     ({"hidden_size": None}, "hidden_size"), ({"layer_types": ["full"]}, "`layer_types`"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
 ], ids=str)
-def test_reads_a_config_as_import_does(changes, words, tmp_path, capsys):
+def test_capture_and_import_read_config_json_alike(changes, words, tmp_path, capsys):
     """Capturing and importing a config.json give the same tensors and types, or both reject it and name the key."""
     path, captured, imported = tmp_path / "config.json", tmp_path / "captured.yaml", tmp_path / "imported.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(BASE | changes).encode())
@@ -455,7 +455,7 @@ def test_reads_a_config_as_import_does(changes, words, tmp_path, capsys):
             path: (tensor.global_shape, tensor.dtype) for path, tensor in other.tensors.items()}
 
 
-def test_reads_infinities_of_transformers(tmp_path):
+def test_capture_reads_infinities_in_config_json(tmp_path):
     config = transformers.FalconH1Config(
         hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
         head_dim=8, vocab_size=16, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4)
@@ -464,7 +464,7 @@ def test_reads_infinities_of_transformers(tmp_path):
     assert main(["hf", str(tmp_path), "-o", str(tmp_path / "x.yaml"), "--verify", "none"]) == 0
 
 
-def test_mistakes_of_the_command(tmp_path, monkeypatch, capsys):
+def test_capture_command_explains_mistakes(tmp_path, monkeypatch, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "lama"}')
     (tmp_path / "none.json").write_text("[1")
     (tmp_path / "my.py").write_text("class Up: pass\n")
@@ -498,7 +498,7 @@ def test_mistakes_of_the_command(tmp_path, monkeypatch, capsys):
             assert (done.returncode, done.stdout, done.stderr) == (status, "", err)
 
 
-def test_the_page_has_the_options_of_help(tmp_path):
+def test_capture_man_page_lists_the_options_of_help(tmp_path):
     page = (ROOT / "man/shardinit-capture.1").read_text()
     options = set(re.findall(r"--[a-z]+", "".join(
         command(*words, "--help", folder=tmp_path).stdout for words in ((), ("torch",), ("hf",)))))
@@ -507,7 +507,7 @@ def test_the_page_has_the_options_of_help(tmp_path):
         assert operation in page
 
 
-def test_numbers_of_other_generators_have_a_warning(tmp_path):
+def test_capture_warns_about_other_random_generators(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import random, numpy, torch\n"
         "class Model(torch.nn.Module):\n"

@@ -67,7 +67,7 @@ MODELS = {
 
 @bits
 @pytest.mark.parametrize("model", MODELS)
-def test_layers_stand_once(model):
+def test_equal_layers_are_captured_once(model):
     make, lines, most = MODELS[model]
     for engine in ("torch_cpu", "philox4x32"):
         captured = shardinit.capture.torch(make, engine=engine, seed=3)
@@ -80,13 +80,13 @@ def test_layers_stand_once(model):
 
 
 @bits
-def test_copies_have_the_place_of_the_first():
+def test_tied_copies_have_the_stream_position_of_the_first():
     text = shardinit.capture.torch(MODELS["copies"][0], engine="torch_cpu").text
     assert re.search(r"linear1.bias: \{shape: \[16\], init: uniform_fan_8, tie: layers.0.linear1.bias,"
                      r" key: \{torch: \{position: \d+\}\}\}|linear1.bias: \{.*, tie: layers.0.linear1.bias\}", text), text
 
 
-def test_conditions_are_those_of_the_layers():
+def test_folded_conditions_select_the_right_layers():
     def value(text, layer):
         return bool(eval(text, {"mod": lambda a, b: a % b, "layer": layer}))
 

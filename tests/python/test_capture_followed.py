@@ -307,7 +307,7 @@ FOLLOWED = {
 @like_torch_cpu()
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FOLLOWED)
-def test_what_constructors_do_is_followed(name, engine):
+def test_capture_follows_what_constructors_do(name, engine):
     verified = shardinit.capture.torch(FOLLOWED[name], engine=engine, seed=SEED).verify()
     assert verified.good, verified.table()
     if engine == "torch_cpu" and "orthogonal kernel" not in name:
@@ -398,7 +398,7 @@ def elsewhere():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_followed_is_refused_with_its_reason(name, engine):
+def test_capture_rejects_what_it_cannot_follow_with_a_reason(name, engine):
     make, words = REFUSED[name]
     if engine == "philox4x32" and name in FOLLOWED_BY_PHILOX:
         assert shardinit.capture.torch(make, engine=engine, seed=SEED).verify().good
@@ -423,7 +423,7 @@ def twice(*sizes):
 
 
 @like_torch_cpu()
-def test_rows_of_a_table_that_is_kept_too():
+def test_table_and_copies_of_its_rows_are_both_captured():
     """A table and some of its rows are both captured, as in PEFT's `trainable_token_indices`; only torch_cpu can use a
     number in two tensors."""
 
@@ -438,7 +438,7 @@ def test_rows_of_a_table_that_is_kept_too():
         shardinit.capture.torch(make)
 
 
-def test_buffers_without_elements_are_left_out():
+def test_capture_leaves_out_empty_buffers_with_a_warning():
     def make():
         layer = nn.Linear(3, 4)
         layer.register_buffer("none", torch.tensor([]))
@@ -452,7 +452,7 @@ def test_buffers_without_elements_are_left_out():
 
 
 @like_torch_cpu()
-def test_numbers_that_are_drawn_again_are_not_said_to_be_new_ones():
+def test_redrawn_numbers_are_tied_or_rejected():
     for sizes in ((4, 4), (4, 8)):
         assert shardinit.capture.torch(twice(*sizes), engine="torch_cpu", seed=SEED).verify().good
     for seed in (SEED, 4):
@@ -467,7 +467,7 @@ def test_numbers_that_are_drawn_again_are_not_said_to_be_new_ones():
 @pytest.mark.parametrize("draw", [lambda: np.random.default_rng().random(), lambda: np.random.RandomState().rand(),
                                   lambda: __import__("random").SystemRandom().random(),
                                   lambda: __import__("random").Random().random()])
-def test_what_the_system_gives_has_a_warning(draw):
+def test_capture_warns_about_entropy_of_the_system(draw):
     with pytest.warns(CaptureWarning, match="drew from `os.urandom`, which no seed of the spec decides"):
         shardinit.capture.torch(lambda: holder(a=torch.full((3,), draw())))
     with warnings.catch_warnings():
@@ -477,7 +477,7 @@ def test_what_the_system_gives_has_a_warning(draw):
         shardinit.capture.torch(lambda: holder(a=torch.full((3,), len(__import__("tempfile").mktemp()))))
 
 
-def test_an_error_of_our_own_is_said_to_be_one(monkeypatch, tmp_path, capsys):
+def test_internal_capture_error_is_reported_as_a_fault(monkeypatch, tmp_path, capsys):
     """An error inside shardinit names the user's line and has the exit status of a fault."""
     from shardinit.capture import _capture, _command
 
@@ -495,7 +495,7 @@ def test_an_error_of_our_own_is_said_to_be_one(monkeypatch, tmp_path, capsys):
         shardinit.capture.torch(nn.Module)
 
 
-def test_nothing_stays_behind():
+def test_capture_leaves_no_patched_functions():
     names = ("orthogonal_", "sparse_", "_no_grad_trunc_normal_")
     functions = [getattr(nn.init, name) for name in names]
     table = [function.__code__ for function in functions]
@@ -518,7 +518,7 @@ def test_nothing_stays_behind():
     torch.testing.assert_close(weight @ weight.T, torch.eye(4))
 
 
-def test_tensors_of_another_capture_are_refused():
+def test_capture_rejects_tensors_of_an_earlier_capture():
     shardinit.capture.torch(keeps)
     with pytest.raises(shardinit.CaptureError, match="a tensor of another capture, which something keeps, is used"):
         shardinit.capture.torch(keeps)

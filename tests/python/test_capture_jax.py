@@ -241,7 +241,7 @@ def made_by(captured):
         return {path: spec.generate(path) for path in spec.tensors}
 
 
-def test_names_shapes_types_and_distributions(model):
+def test_jax_capture_matches_shapes_dtypes_and_distributions(model):
     make, _, first, second = model
     captured = shardinit.capture.jax(make)
     made = made_by(captured)
@@ -267,7 +267,7 @@ def test_names_shapes_types_and_distributions(model):
 EXACT = re.compile(r"mlp|attention|gru|lstm|conv|ensemble|bounded|coins|digits|bits|signs|params.Dense_0.bias")
 
 
-def test_jax_engine_has_the_numbers_of_jax(model, request):
+def test_jax_engine_reproduces_the_numbers_of_jax(model, request):
     make, exact, first, _ = model
     if not exact:
         with pytest.raises(shardinit.CaptureError, match="bits of JAX's QR decomposition"):
@@ -291,7 +291,7 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
             assert (mine == real).mean() > 0.99, path
 
 
-def test_layers_are_folded_with_their_keys():
+def test_jax_layers_are_folded_with_their_keys():
     text = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry").text
     assert "repeat: {layer: 3}" in text and "split: [3, layer], fold_in: " in text
     assert ('params.layers.Dense_0.kernel: {from: {stack: {axis: 0, for: {i: 3}, of: "params.layers.{i}.Dense_0.kernel"}}}'
@@ -303,7 +303,7 @@ def test_layers_are_folded_with_their_keys():
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_layers_of_linen_that_are_not_scanned_are_folded(engine):
+def test_unscanned_linen_layers_are_folded(engine):
     text = shardinit.capture.jax(init_with(Unscanned(), 1, 16), engine=engine).text
     for line in ("    layers_{layer}:", "      repeat: {layer: 4}", "    Inner_{inner}:", "      repeat: {inner: 3}",
                  "    LayerNorm_{layernorm}:"):
@@ -313,7 +313,7 @@ def test_layers_of_linen_that_are_not_scanned_are_folded(engine):
         assert 'Dense_1.kernel: {shape: [16, 12], init: lecun_normal, key: {jax: {seed: 0, fold_in: ["Inner_{inner}", Dense_1, 1]}}}' in text
 
 
-def test_initializers_have_their_names():
+def test_jax_initializers_are_captured_by_name():
     text = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32)).text
     assert "\nfans: in_out\n" in text
     for line in ("params:", "Embed_0.embedding: {shape: [50, 16], init: {normal: {std: 0.25}}}",
@@ -329,14 +329,14 @@ def test_initializers_have_their_names():
         assert f"  {line}\n" in text, line
 
 
-def test_copies_are_tied():
+def test_copied_jax_arrays_are_tied():
     make = MODELS["optax"][0]
     made = made_by(shardinit.capture.jax(make))
     assert np.array_equal(made["0.kernel"], made["2.kernel"])
     assert "tie: 0.kernel" in shardinit.capture.jax(make, engine="jax_threefry").text
 
 
-def test_a_model_is_filled_from_its_spec():
+def test_equinox_model_is_filled_from_its_captured_spec():
     def make_it(key):
         return equinox.nn.MLP(8, 8, 8, 2, key=key)
 
@@ -347,7 +347,7 @@ def test_a_model_is_filled_from_its_spec():
     assert np.array_equal(model(x), make_it(random.key(3))(x))
 
 
-def test_a_state_without_names_is_captured_and_filled():
+def test_unnamed_equinox_state_is_captured_and_filled():
     def make_it(key):
         return equinox.nn.make_with_state(equinox.nn.BatchNorm)(4, "batch", mode="batch")
 
@@ -359,7 +359,7 @@ def test_a_state_without_names_is_captured_and_filled():
         assert np.array_equal(mine, other) and mine.dtype == other.dtype
 
 
-def test_a_layout_stores_what_the_function_returns(tmp_path):
+def test_pytree_layout_stores_the_functions_arrays(tmp_path):
     captured = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
     captured.write(tmp_path / "spec.yaml")
     assert captured.layout == "pytree"
@@ -378,7 +378,7 @@ def verifiable(key):
             "half": random.normal(third, (400,)).astype(jnp.bfloat16), "steps": jnp.arange(4), "count": jnp.zeros((), bool)}
 
 
-def test_verify_compares_each_array_with_that_of_the_function():
+def test_verify_compares_each_array_with_the_functions_array():
     captured = shardinit.capture.jax(verifiable, seed=3, engine="jax_threefry")
     assert captured.layout == "pytree" and captured.drawn == {"layers.up", "table", "half"}
     verified = captured.verify()
@@ -400,7 +400,7 @@ def test_verify_compares_each_array_with_that_of_the_function():
     assert compare("init: {normal: {std: 0.02}}", "init: {normal: {std: 0.02001}}")[0] == {"table"}
 
 
-def test_verify_with_the_default_engine():
+def test_verify_of_a_jax_capture_with_the_default_engine():
     captured = shardinit.capture.jax(verifiable)
     assert {t.path: t.result for t in captured.verify().tensors} == {
         "count": "equal", "half": "alike", "layers.bias": "equal", "layers.up": "alike", "steps": "equal", "table": "alike"}
@@ -409,14 +409,14 @@ def test_verify_with_the_default_engine():
     assert [t.path for t in verified.tensors if t.result == "different"] == ["table"]
 
 
-def test_verify_takes_arrays_of_numpy_as_jax_does():
+def test_verify_converts_numpy_arrays_like_jax():
     captured = shardinit.capture.jax(lambda: {"steps": np.arange(8), "times": np.linspace(0, 1, 8)})
     assert dict(captured.tensors) == {"steps": ((8,), "i32"), "times": ((8,), "f32")}
     assert {t.path: t.result for t in captured.verify().tensors} == {"steps": "equal", "times": "equal"}
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_arrays_without_elements_beside_parts(engine):
+def test_capture_error_names_an_array_without_elements(engine):
     """An array without elements is named in full, even if other arrays of its module are drawn in parts."""
     def layer(key):
         return {"up": random.normal(key, (3,)), "none": jnp.zeros(0)}
@@ -427,7 +427,7 @@ def test_arrays_without_elements_beside_parts(engine):
         "layers.none": "its shape is [2, 0], and a spec has no tensor without elements"}
 
 
-def test_devices_make_what_the_function_returns(tmp_path):
+def test_jax_run_generates_the_functions_arrays(tmp_path):
     def make_it(key):
         first, second = random.split(key)
         one = equinox.nn.Linear(8, 8, key=first)
@@ -442,7 +442,7 @@ def test_devices_make_what_the_function_returns(tmp_path):
             assert np.array_equal(bits_of(made[shardinit.jax.path_of(keys)]), bits_of(leaf))
 
 
-def test_what_cannot_be_said_is_named_all_at_once():
+def test_capture_error_names_every_unsupported_jax_array():
     def make_it(key):
         a, b, c, d, e, f, g = random.split(key, 7)
         x = random.normal(a, (10, 10))
@@ -495,7 +495,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
     (lambda key: random.randint(key, (3,), 0, 1 << 27), "whole numbers of more than 26 bits"),
     (lambda key: random.orthogonal(key, 3), "bits of JAX's QR decomposition"),
 ])
-def test_what_only_jax_can_draw(make, words):
+def test_jax_engine_rejects_draws_that_only_jax_can_make(make, words):
     made_by(shardinit.capture.jax(make))
     with pytest.raises(shardinit.CaptureError, match=words) as caught:
         shardinit.capture.jax(make, engine="jax_threefry")
@@ -526,7 +526,7 @@ def loops(key):
     }
 
 
-def test_loops_stacks_and_slices_have_the_bits_of_jax():
+def test_captured_loops_stacks_and_slices_have_the_bits_of_jax():
     captured = shardinit.capture.jax(loops, seed=5, engine="jax_threefry")
     made = made_by(captured)
     for path, real in loops(random.key(5)).items():
@@ -537,7 +537,7 @@ def test_loops_stacks_and_slices_have_the_bits_of_jax():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
+def test_captured_16_bit_draws_have_the_bits_of_jax(dtype):
     """Draws of f16 and bf16 have JAX's bits, for all numbers that can be drawn."""
     def make_it(key):
         keys, shape = random.split(key, 8), (60000,)
@@ -558,7 +558,7 @@ def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
         assert np.array_equal(bits_of(made[path]), bits_of(np.asarray(real))), path
 
 
-def test_numbers_of_numpy_are_named():
+def test_capture_warning_names_arrays_of_numpys_random_numbers():
     outside = np.random.default_rng(3)
     def make_it(key):
         return {"drawn": random.normal(key, (3,)), "global": np.random.normal(size=3), "fresh": np.random.default_rng().random(3),
@@ -571,7 +571,7 @@ def test_numbers_of_numpy_are_named():
     assert np.array_equal(before, np.random.default_rng(0).random(3))
 
 
-def test_the_sign_of_zeros_is_kept():
+def test_jax_capture_keeps_the_sign_of_zeros():
     def make_it(key):
         zeros = jnp.zeros((3, 4))
         return {"turned": -zeros, "scaled": zeros * -2.0, "sum": -zeros + zeros, "difference": zeros - zeros,
@@ -592,14 +592,14 @@ def test_the_sign_of_zeros_is_kept():
     (lambda key: random.bits(key, (9,)) * random.bits(key, (9,)), "one random number is used twice|may be above 2.53"),
     (lambda key: random.randint(key, (9,), -800, 800).astype(jnp.int8), "whole numbers that int8 may not have"),
 ])
-def test_whole_numbers_that_jax_computes_otherwise(make, words):
+def test_capture_rejects_integer_operations_that_differ_from_jax(make, words):
     for engine in ("philox4x32", "jax_threefry"):
         with pytest.raises(shardinit.CaptureError, match=words):
             shardinit.capture.jax(make, engine=engine)
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_verify_sees_a_constant_that_another_seed_changes(engine):
+def test_verify_detects_a_constant_that_depends_on_the_seed(engine):
     from shardinit.capture import _jax_capture
 
     captured = shardinit.capture.jax(
@@ -623,7 +623,7 @@ def test_verify_sees_a_constant_that_another_seed_changes(engine):
     (lambda: {"a": {"b": jnp.zeros(3)}, "a.b": jnp.zeros(3)}, "2 arrays have the path `a.b`"),
     (lambda missing: missing, "the function failed: TypeError"),
 ])
-def test_functions_that_cannot_be_captured(make, words):
+def test_capture_of_unsupported_jax_functions_gives_a_reason(make, words):
     with pytest.raises(shardinit.CaptureError) as caught:
         shardinit.capture.jax(make)
     assert words in str(caught.value)
@@ -631,7 +631,7 @@ def test_functions_that_cannot_be_captured(make, words):
         assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
 
 
-def test_large_seeds():
+def test_jax_capture_accepts_64_bit_seeds():
     def make_it(key):
         return random.normal(key, (30,), jnp.float32)
 
@@ -684,7 +684,7 @@ def init(key, tokens=8192):
 """
 
 
-def test_command_and_a_large_model(tmp_path):
+def test_capture_command_captures_a_large_jax_model(tmp_path):
     (tmp_path / "large.py").write_text(LARGE)
     done = command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
                    "--name", "large", "--verify", "none", "-o", "large.yaml", folder=tmp_path)
@@ -707,7 +707,7 @@ def test_command_and_a_large_model(tmp_path):
         assert not (tmp_path / "none.yaml").exists()
 
 
-def test_command_verifies(tmp_path):
+def test_capture_command_verifies_a_jax_function(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import jax, jax.numpy as jnp\n"
         "made = []\n"
@@ -725,7 +725,7 @@ def test_command_verifies(tmp_path):
     assert "warning: no key of JAX decides the numbers of `layers_0`, `layers_1`, `layers_2`, which are other" in done.stderr
 
 
-def test_neither_framework_is_imported_for_the_other(tmp_path):
+def test_capture_imports_only_the_framework_it_needs(tmp_path):
     for made, other in (("jax(lambda key: jax.random.normal(key, (3,)))", "torch"), ("torch(torch.nn.Linear, 3, 4)", "jax")):
         name = made.split("(")[0]
         done = subprocess.run(
@@ -757,6 +757,6 @@ def keys_by_two_ways(key):
 
 
 @pytest.mark.parametrize("make", [positions, equal_keys, keys_by_two_ways])
-def test_equal_keys_and_names_that_are_numbers_are_captured(make):
+def test_jax_capture_accepts_equal_keys_and_numeric_names(make):
     verified = shardinit.capture.jax(make, engine="jax_threefry").verify()
     assert verified.good, verified.table()

@@ -57,7 +57,7 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("dtype", [None, "bf16"])
-def test_files_have_the_bits_of_the_model(model, dtype, tmp_path):
+def test_captured_table_files_have_the_models_bits(model, dtype, tmp_path):
     make, files = MODELS[model]
     captured = shardinit.capture.torch(make, dtype=dtype)
     assert dtype or len(captured.tables) == files
@@ -80,7 +80,7 @@ def test_files_have_the_bits_of_the_model(model, dtype, tmp_path):
         assert read[path][1].tobytes() == tensor.flatten().view(torch.uint8).numpy().tobytes(), path
 
 
-def test_equal_tables_are_one_file_and_layers_that_share_it_are_folded(tmp_path):
+def test_equal_tables_share_one_file_and_their_layers_are_folded(tmp_path):
     captured = shardinit.capture.torch(Tables)
     same = f"file: {captured_name(captured, noise().half())}"
     assert captured.text.count(same) == 1
@@ -97,19 +97,19 @@ def captured_name(captured, tensor):
     return name
 
 
-def test_a_spec_in_memory_has_its_tables():
+def test_captured_spec_in_memory_has_its_tables():
     captured = shardinit.capture.torch(Tables)
     with captured.spec() as spec:
         made = spec.generate("mask")
     assert made.tobytes() == Tables().mask.numpy().tobytes()
 
 
-def test_verify_compares_them():
+def test_verify_compares_captured_tables():
     verified = shardinit.capture.torch(Tables).verify()
     assert verified.good and {t.path: t.result for t in verified.tensors}["layers.1.other"] == "equal"
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_capture_command_writes_table_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["torch", f"{__name__}:Tables", "-o", "model.yaml"]) == 0
     assert len(list((tmp_path / "tables").iterdir())) == 8
@@ -119,7 +119,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert written.out == "" and "takes elements from files beside it" in written.err
 
 
-def test_what_was_never_written_is_no_table():
+def test_capture_rejects_a_buffer_that_was_never_written():
     class Empty(nn.Module):
         def __init__(self):
             super().__init__()

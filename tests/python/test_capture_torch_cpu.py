@@ -84,27 +84,27 @@ class After(nn.Module):
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_what_is_not_kept_takes_its_words(name):
+def test_discarded_draws_advance_the_captured_stream(name):
     verified_by(lambda: After(BEFORE[name]), seed=3)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "lstm", "attention", "copied layers"])
-def test_bits_of_constructors(name, seed, dtype):
+def test_torch_cpu_capture_has_the_bits_of_constructors(name, seed, dtype):
     verified_by(MODELS[name], seed=seed, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", [
     "llama in bf16", "llama, tied", "gpt2", "vit", "deepseek", "t5", "gpt neo", "swin", "resnet", "transformer", "gru"])
-def test_bits_of_more_constructors(name):
+def test_torch_cpu_capture_has_the_bits_of_more_constructors(name):
     verified_by(MODELS[name], seed=1)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name, inexact", [
     ("bert", r"$"), ("padding", r"$"), ("modernbert", r"$"), ("mamba", r".*dt_proj\.bias$"), ("mamba2", r".*dt_bias$")])
-def test_bits_of_what_is_an_expression(name, inexact, dtype):
+def test_captured_expressions_have_the_bits_of_pytorch(name, inexact, dtype):
     """Rows of zeros, and truncated numbers whose rounds depend on the seed, have the same bits; logarithms of random
     numbers may differ."""
     _, verified = verified_by(MODELS[name], seed=42, dtype=dtype)
@@ -173,13 +173,13 @@ class Followed(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_bits_of_what_follows_a_draw(dtype):
+def test_operations_after_a_draw_have_the_bits_of_pytorch(dtype):
     captured, verified = verified_by(lambda: Followed(torch.get_default_dtype()), seed=5, dtype=dtype)
     for tensor in verified.tensors:
         assert tensor.result == "equal" or (tensor.path.startswith("rough_") and tensor.ulps <= 1), verified.table()
 
 
-def test_numbers_of_several_tensors():
+def test_several_tensors_may_use_the_same_random_numbers():
     """Copies are tied; tensors of another type, shape or order use the same random numbers."""
 
     def make_it():
@@ -205,7 +205,7 @@ def loss_of(model, state):
         return model(input_ids=tokens, labels=tokens).loss
 
 
-def test_step_0_loss_is_that_of_the_constructor():
+def test_step_0_loss_equals_the_constructors_loss():
     torch.manual_seed(42)
     model = MODELS["llama"]()
     eager = loss_of(model, {path: tensor.clone() for path, tensor in model.state_dict().items()})
@@ -220,7 +220,7 @@ def test_step_0_loss_is_that_of_the_constructor():
 @pytest.mark.parametrize("name", [
     "GemmaForCausalLM", "OPTForCausalLM", "DebertaV2Model", "XLNetLMHeadModel", "BartForConditionalGeneration", "BeitModel",
     "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
-def test_bits_on_meshes(name, tmp_path):
+def test_captured_models_have_the_bits_of_pytorch_on_any_mesh(name, tmp_path):
     """Files of single ranks have the same bits, on meshes of 1, of 2 × 2 and of 3 ranks with uneven parts."""
     captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
@@ -229,12 +229,12 @@ def test_bits_on_meshes(name, tmp_path):
         assert verified.good, verified.table()
 
 
-def test_a_seed_below_zero():
+def test_torch_capture_accepts_a_negative_seed():
     captured, _ = verified_by(lambda: nn.Linear(7, 9), seed=-3)
     assert f"\nseed: {2**64 - 3}\n" in captured.text
 
 
-def test_places_are_lines_of_the_layers():
+def test_stream_positions_of_layers_are_one_expression():
     """A spec only has the places that do not follow from the tensor before, in one line for all layers."""
 
     class Layer(nn.Module):
@@ -264,7 +264,7 @@ def test_places_are_lines_of_the_layers():
     assert len(lines) < 30
 
 
-def test_the_seed_alone_decides():
+def test_torch_cpu_rejects_positions_that_depend_on_the_seed():
     def make_it():
         model = nn.Module()
         model.fine = nn.Parameter(nn.init.trunc_normal_(torch.empty(40)))
@@ -298,7 +298,7 @@ def test_the_seed_alone_decides():
         shardinit.capture.torch(make)
 
 
-def test_matrices():
+def test_sparse_and_orthogonal_matrices_match_pytorch():
     """Sparse matrices are equal bit for bit, and orthogonal ones are equal up to LAPACK's rounding."""
 
     def make_it():
@@ -349,7 +349,7 @@ def reduced():
     }  # fmt: skip
 
 
-def test_bits_of_norms_parts_and_order():
+def test_captured_norms_sums_and_sorts_match_pytorch():
     def make_it():
         model = nn.Module()
         for name, tensor in reduced().items():
@@ -364,7 +364,7 @@ def test_bits_of_norms_parts_and_order():
     assert [t.result for t in verified.tensors] == ["inexact", "inexact", "equal", "equal"]
 
 
-def test_ways_around_what_stays_refused():
+def test_capture_errors_suggest_alternatives():
     def make_it():
         model, w = nn.Module(), torch.randn(6, 5)
         w[w < 0] = 0
@@ -391,7 +391,7 @@ def test_ways_around_what_stays_refused():
             " weights (in PEFT capture with `init_lora_weights=True` instead of OLoRA or PiSSA)"}
 
 
-def test_norms_of_dora():
+def test_dora_magnitudes_are_captured():
     """PEFT's DoRA is captured: its magnitudes are norms of W + 0, where 0 is a product with random numbers."""
     peft, transformers = client_of("peft"), client_of("transformers")
 
@@ -411,7 +411,7 @@ def test_norms_of_dora():
             shardinit.capture.torch(make_it, init_lora_weights=method, engine="torch_cpu")
 
 
-def test_what_the_engine_has_not():
+def test_torch_cpu_rejects_operations_on_special_draws():
     def make_it():
         model = nn.Module()
         model.sparse = nn.Parameter(nn.init.sparse_(torch.empty(5, 7), 0.3) + 1)
@@ -425,7 +425,7 @@ def test_what_the_engine_has_not():
         "narrow": "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers"}
 
 
-def test_verify_sees_each_difference():
+def test_verify_reports_each_differing_tensor():
     captured = shardinit.capture.torch(lambda: nn.Linear(30, 40), engine="torch_cpu", seed=1)
     assert [t.result for t in captured.verify().tensors] == ["equal", "equal"]
 
@@ -448,7 +448,7 @@ def test_verify_sees_each_difference():
     assert spread == [("weight", "different"), ("bias", "alike")]
 
 
-def test_verify_with_the_default_engine():
+def test_verify_of_a_torch_capture_with_the_default_engine():
     verified = shardinit.capture.torch(MODELS["bert"]).verify()
     assert {t.result for t in verified.tensors} == {"equal", "alike"}
     assert all((t.result == "equal") == ("LayerNorm" in t.path or t.path.endswith("bias")) for t in verified.tensors)
@@ -456,7 +456,7 @@ def test_verify_with_the_default_engine():
         shardinit.capture.Captured("", {}).verify()
 
 
-def test_command(tmp_path):
+def test_capture_command_verifies_with_torch_cpu(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"

@@ -59,7 +59,7 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 @like_torch_cpu()
-def test_a_sample_is_compared_by_default(command):
+def test_capture_compares_a_sample_by_default(command):
     done = command("", "--engine", "torch_cpu")
     assert (done.returncode, done.stdout) == (0, "")
     # Three of five layers are compared.
@@ -73,7 +73,7 @@ def test_a_sample_is_compared_by_default(command):
         assert "[7, 7] is" in done.stdout
 
 
-def test_quiet_says_nothing_of_what_went_well_and_verbose_more(command):
+def test_quiet_capture_prints_only_errors_and_verbose_prints_more(command):
     words = {"model": "torch.nn:Linear"}
     assert command([2, 3], **words).stderr == "x.yaml: 2 tensors\nx.yaml: compared with the constructor: 2 tensors: 0 equal, 2 alike\n"
     for quiet in ("-q", "--quiet"):
@@ -92,7 +92,7 @@ def test_quiet_says_nothing_of_what_went_well_and_verbose_more(command):
     assert status.value.code == 2
 
 
-def test_what_cannot_be_compared_is_said(command, monkeypatch):
+def test_capture_reports_what_it_cannot_verify(command, monkeypatch):
     done = command([100000, 100000], model="torch.nn:Linear")
     assert (done.returncode, done.stdout) == (0, "")
     assert "x.yaml: not verified: its tensors have 37.3 GiB, and for a sample a constructor makes 1 GiB at most" in done.stderr
@@ -109,14 +109,14 @@ def test_what_cannot_be_compared_is_said(command, monkeypatch):
     assert command("", "--verify", "all").returncode == 3
 
 
-def test_the_limit_is_that_of_the_page():
+def test_verified_samples_are_limited_to_1_gib():
     assert _verify.LARGEST_SAMPLED == 1 << 30
     with pytest.raises(ValueError, match='`tensors` is "all" or "sample"'):
         shardinit.capture.torch(nn.Linear, 2, 3).verify("some")
 
 
 @like_torch_cpu()
-def test_parts_of_large_tensors_are_compared_where_they_are():
+def test_verify_locates_differences_in_large_tensors():
     """A sample finds and locates a difference at the beginning, in the middle or at the end of a large tensor; a full
     comparison finds any difference."""
     for index, seen in (((0, 0, 0), True), ((20, 100, 20), True), ((39, 199, 39), True), ((3, 0, 0), False)):
@@ -148,7 +148,7 @@ WARNING = "PyTorch runs here with the instructions DEFAULT, and `torch_cpu/2.13/
 
 
 @like_torch_cpu()
-def test_other_instructions_than_the_engines_are_said(tmp_path):
+def test_capture_warns_about_other_cpu_instructions(tmp_path):
     (tmp_path / "spec.yaml").write_text(shardinit.capture.torch(nn.Linear, 20, 20, engine="torch_cpu").text)
     torch.manual_seed(0)
     real = nn.Linear(20, 20).weight.detach().numpy().tobytes().hex()
@@ -174,7 +174,7 @@ shardinit.capture.torch(torch.nn.Linear, 20, 20)
     assert lines == [4, 6] and "the model gets those of the engine" in warned
 
 
-def test_other_versions_than_the_engines_are_said(monkeypatch):
+def test_capture_warns_about_another_pytorch_version(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.14.0+cpu")
     assert _torch_cpu.difference() == ("this is PyTorch 2.14.0+cpu, and `torch_cpu/2.13/avx2` has the numbers of"
                                        " PyTorch 2.13")
@@ -195,7 +195,7 @@ class Magnified(nn.Module):
 
 
 @like_torch_cpu()
-def test_small_differences_that_functions_magnify_are_no_differences():
+def test_verify_tolerates_magnified_rounding_differences():
     found = {t.path: t for t in shardinit.capture.torch(Magnified, engine="torch_cpu").verify().tensors}
     assert found["rate"].result == "inexact" and found["rate"].ulps > 4
     assert found["plain"].result in ("equal", "inexact") and found["plain"].ulps <= 4
@@ -207,7 +207,7 @@ def test_small_differences_that_functions_magnify_are_no_differences():
 
 @like_torch_cpu()
 @pytest.mark.parametrize("shape, square", [((60, 60), True), ((40, 90), False), ((90, 4, 10), False)])
-def test_orthogonal_matrices_may_differ_where_they_are_nearly_singular(shape, square):
+def test_verify_tolerates_nearly_singular_orthogonal_matrices(shape, square):
     def make(place=None, by=0.0):
         module = nn.Module()
         module.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(shape)))
