@@ -93,7 +93,7 @@ def check_record(out):
 # safetensors -------------------------------------------------------------------
 
 
-def test_safetensors_in_one_file(spec, expected, tmp_path):
+def test_export_writes_one_safetensors_file(spec, expected, tmp_path):
     result = export(spec, "safetensors", tmp_path / "out")
     assert result["files"] == 1 and result["tensors"] == len(expected) and not result["was_there"]
     tensors, metadata = read_safetensors(tmp_path / "out/model.safetensors")
@@ -102,7 +102,7 @@ def test_safetensors_in_one_file(spec, expected, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 20_000, 200_000])
-def test_safetensors_in_many_files(size, spec, expected, tmp_path):
+def test_export_splits_safetensors_by_max_shard_size(size, spec, expected, tmp_path):
     out = tmp_path / "out"
     export(spec, "safetensors", out, "--max-shard-size", size)
     names = sorted(p.name for p in out.glob("*.safetensors"))
@@ -125,7 +125,7 @@ def test_safetensors_in_many_files(size, spec, expected, tmp_path):
     }
 
 
-def test_only_some_tensors(spec, expected, tmp_path):
+def test_export_only_writes_matching_tensors(spec, expected, tmp_path):
     export(spec, "safetensors", tmp_path / "out", "--only", "w*")
     tensors, _ = read_safetensors(tmp_path / "out/model.safetensors")
     equal(tensors, {path: expected[path] for path in ["wide", "whole"]})
@@ -137,7 +137,7 @@ def test_only_some_tensors(spec, expected, tmp_path):
 # The folder --------------------------------------------------------------------
 
 
-def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
+def test_exported_bytes_do_not_depend_on_mesh_or_threads(spec, tmp_path):
     """The exported bytes do not depend on mesh or threads; the record contains the plan's digest and so depends on the
     mesh."""
     files = []
@@ -148,7 +148,7 @@ def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
     assert tree_of(tmp_path / "0") == tree_of(tmp_path / "1")
 
 
-def test_a_finished_export_is_left_alone(spec, tmp_path):
+def test_export_does_not_rewrite_a_finished_export(spec, tmp_path):
     out = tmp_path / "out"
     export(spec, "safetensors", out)
     before = {p: p.stat().st_mtime_ns for p in out.iterdir()}
@@ -157,7 +157,7 @@ def test_a_finished_export_is_left_alone(spec, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["--set", "seed=1"], ["--max-shard-size", "1"], ["--only", "w*"]])
-def test_another_export_is_a_conflict(arguments, spec, tmp_path):
+def test_export_conflicts_with_another_export(arguments, spec, tmp_path):
     out = tmp_path / "out"
     export(spec, "safetensors", out)
     before = tree_of(out)
@@ -166,7 +166,7 @@ def test_another_export_is_a_conflict(arguments, spec, tmp_path):
     assert tree_of(out) == before
 
 
-def test_what_is_there_is_never_touched(spec, tmp_path):
+def test_export_never_changes_existing_files(spec, tmp_path):
     out = tmp_path / "out"
     export(spec, "safetensors", out)
     with open(out / "model.safetensors", "ab") as file:
@@ -188,7 +188,7 @@ def test_what_is_there_is_never_touched(spec, tmp_path):
         assert tree_of(tmp_path) == before
 
 
-def test_an_empty_folder_is_taken(spec, tmp_path):
+def test_export_accepts_an_empty_folder(spec, tmp_path):
     (tmp_path / "out").mkdir()
     export(spec, "safetensors", tmp_path / "out")
     export(spec, "safetensors", tmp_path / "new/folders/out/")
@@ -197,7 +197,7 @@ def test_an_empty_folder_is_taken(spec, tmp_path):
 
 @pytest.mark.parametrize("to, files", [("safetensors", "*.safetensors"), ("dcp", "*.distcp")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
-def test_signals(number, to, files, tmp_path):
+def test_signals_end_an_export_without_leftovers(number, to, files, tmp_path):
     """After SIGINT or SIGTERM no files remain; after SIGKILL, the next run removes them."""
     (tmp_path / "big.yaml").write_text(BIG)
     folder = tmp_path / "folder"
@@ -218,7 +218,7 @@ def test_signals(number, to, files, tmp_path):
 
 @pytest.mark.parametrize("to", ["safetensors", "dcp"])
 @pytest.mark.parametrize("size", ["16k", "224k", "600k"])
-def test_full_disk(size, to, spec, small_disk):  # noqa: F811
+def test_export_to_a_full_disk_leaves_nothing(size, to, spec, small_disk):  # noqa: F811
     disk = small_disk(size)
     result = run_tool("export", spec, "--to", to, "-o", disk / "out")
     assert result.returncode == (0 if size == "600k" else 3)
@@ -231,7 +231,7 @@ def test_full_disk(size, to, spec, small_disk):  # noqa: F811
 # hf-dcp and zarr ---------------------------------------------------------------
 
 
-def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
+def test_hf_dcp_export_stores_each_box_once(spec, expected, tmp_path):
     """hf-dcp stores each box once, without files for empty ranks; `replicas: full` changes nothing."""
     out = tmp_path / "out"
     export(spec, "hf-dcp", out, "--mesh", "a=5,b=4")
@@ -259,7 +259,7 @@ def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=5,b=3", "a=7,b=17"])
-def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
+def test_zarr_export_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
     """The chunks, read by the format's definition without a library, give the tensors."""
     export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
     for path, (_, words) in expected.items():
@@ -280,7 +280,7 @@ def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["--replicas", "full"], ["--mesh", "a=7,b=5"]],
                          ids=["4 ranks", "replicas", "35 ranks"])
-def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
+def test_export_of_a_checkpoint_equals_export_of_its_spec(arguments, spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen", *arguments)
     if "--replicas" in arguments:
         arguments = ["--set", "replicas=full"]
@@ -290,7 +290,7 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
         assert tree_of(tmp_path / f"spec-{to}") == tree_of(tmp_path / f"folder-{to}")
 
 
-def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
+def test_export_copies_the_values_of_the_checkpoint(spec, expected, tmp_path):
     """Export copies the values that the checkpoint holds, even if they are not the plan's, and fails if they are
     damaged."""
     run_ok("gen", spec, "-o", tmp_path / "gen")
@@ -317,7 +317,7 @@ def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
     equal({**tensors, "matrix": ("f64", changed)}, expected)
 
 
-def test_folders_that_are_no_checkpoints(spec, tmp_path):
+def test_export_rejects_folders_that_are_not_checkpoints(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen", "--ranks", "0,1")
     result = run_tool("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out")
     assert result.returncode == 2 and "unfinished" in result.stderr
@@ -354,7 +354,7 @@ def layers(request, tmp_path_factory):
     return folder / "out"
 
 
-def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
+def test_verify_names_the_damaged_file_and_tensor_of_an_export(layers):
     """`verify` names the damaged file and tensor after a bit flip, a truncation or the loss of a file."""
     record = json.loads((layers / "shardinit-export.json").read_text())
     boxes = sum(len(file["boxes"]) for file in record["files"])
@@ -387,7 +387,7 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
     run_ok("verify", layers)
 
 
-def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
+def test_verify_reports_foreign_names_and_links_in_an_export(layers, tmp_path):
     """`verify` reports extra files and folders, and links that replace parts of the export or its record."""
     def findings():
         done = run_tool("verify", layers, "--json")
@@ -422,7 +422,7 @@ def digested(lines):
     return f'{lines} "sha256": "{hashlib.sha256(lines.encode()).hexdigest()}"\n}}\n'
 
 
-def test_a_record_has_the_digest_of_itself(layers):
+def test_export_record_has_its_own_digest(layers):
     text = (layers / "shardinit-export.json").read_text()
     lines = "".join(text.splitlines(keepends=True)[:-2])
     assert text == digested(lines)
@@ -446,7 +446,7 @@ def test_a_record_has_the_digest_of_itself(layers):
     lambda r: r["files"][0]["boxes"][0].update(file_offset=1.5), lambda r: r["files"][0]["boxes"][0].pop("sha256"),
     lambda r: r["files"][0]["boxes"].reverse(),
 ])
-def test_a_damaged_record_is_refused(change, spec, tmp_path):
+def test_verify_rejects_a_malformed_export_record(change, spec, tmp_path):
     run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
     record = tmp_path / "out/shardinit-export.json"
     content = json.loads(record.read_text())
@@ -481,7 +481,7 @@ modules:
 """
 
 
-def test_config(tmp_path):
+def test_export_writes_the_config_json_of_the_spec(tmp_path):
     """config.json is written as the spec gives it, also from a checkpoint of the spec."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
@@ -498,7 +498,7 @@ def test_config(tmp_path):
     assert json.loads((tmp_path / "other/config.json").read_text())["number"] == 18
 
 
-def test_dtype_of_config(tmp_path):
+def test_config_json_has_a_dtype_that_rounds_no_tensor(tmp_path):
     """The dtype in config.json is the most common one that a whole model can have, or one that rounds no tensor. The
     spec's own value does not matter."""
     def config_of(config, *tensors):
@@ -543,7 +543,7 @@ def test_dtype_of_config(tmp_path):
         assert dtype_of(config, ("f64", 1, third), ("bf16", 9)) == "float64"
 
 
-def test_dtype_of_config_in_a_layout(tmp_path):
+def test_config_json_dtype_in_a_layout_rounds_no_drawn_element(tmp_path):
     """In a layout, the dtype is chosen so that drawn elements inside stored tensors are not rounded."""
     (tmp_path / "c.yaml").write_text("""
 shardinit: 1
@@ -564,7 +564,7 @@ layouts:
         assert json.loads((tmp_path / layout / "config.json").read_text())["dtype"] == wanted
 
 
-def test_token_ids_outside_the_vocabulary(tmp_path):
+def test_config_json_omits_token_ids_outside_the_vocabulary(tmp_path):
     (tmp_path / "c.yaml").write_text("""
 shardinit: 1
 name: c
@@ -593,7 +593,7 @@ modules:
     assert json.loads((tmp_path / "more/config.json").read_text())["pad_token_id"] == 100
 
 
-def test_token_ids_that_a_model_compares_its_input_with(tmp_path):
+def test_config_json_keeps_token_ids_that_clip_searches_for(tmp_path):
     """CLIP searches its input for the end token, so an id outside the vocabulary stays; for other models it becomes
     null."""
     text = """
@@ -637,7 +637,7 @@ modules:
 @pytest.mark.parametrize("prefix", ["", "params."])
 @pytest.mark.parametrize(("optimizer", "held"), [(None, []), ("adamw", list(ARRAYS)), (
     "{adamw: {params: ['*layer.*', '*flag'], schedule: true}}", ["layer.w", "layer.five", "flag"])], ids=str)
-def test_every_word_of_zarr(optimizer, held, prefix, tmp_path):
+def test_zarr_export_has_the_metadata_tree_of_orbax(optimizer, held, prefix, tmp_path):
     """The zarr export has exactly the metadata tree that Orbax expects, and the arrays and chunks that match it."""
     (tmp_path / "spec.yaml").write_text(ZARR.replace("PREFIX", prefix))
     export(tmp_path / "spec.yaml", "zarr", tmp_path / "out", *(["--optimizer", optimizer] if optimizer else []))

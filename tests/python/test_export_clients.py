@@ -54,7 +54,7 @@ def equal(tensors, expected, bits):
 # safetensors -------------------------------------------------------------------
 
 
-def test_safetensors_torch(export, expected):
+def test_torch_reads_exported_safetensors(export, expected):
     client_of("torch")
     load_file = client_of("safetensors.torch").load_file
     tensors = {}
@@ -63,7 +63,7 @@ def test_safetensors_torch(export, expected):
     equal(tensors, expected, torch_bits)
 
 
-def test_safetensors_numpy_reads_slices(export, expected):
+def test_numpy_reads_slices_of_exported_safetensors(export, expected):
     safe_open = client_of("safetensors").safe_open
     with safe_open(export("safetensors") / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == set(expected)
@@ -122,7 +122,7 @@ def torch_types():
             "zeros": torch.float32, "constant": torch.float16}
 
 
-def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
+def test_torch_loads_exported_hf_dcp_onto_another_mesh(export, expected, tmp_path):
     client_of("torch")
     from torch_processes import start
 
@@ -130,7 +130,7 @@ def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
     start(4, distributed_one, 4, str(tmp_path), str(out), expected)
 
 
-def test_hf_dcp_in_one_process(export, expected):
+def test_torch_loads_exported_hf_dcp_in_one_process(export, expected):
     torch = client_of("torch")
     dcp = client_of("torch.distributed.checkpoint")
     state = {p: torch.zeros(w.shape, dtype=torch_types()[p]) for p, w in expected.items()}
@@ -141,7 +141,7 @@ def test_hf_dcp_in_one_process(export, expected):
 # zarr --------------------------------------------------------------------------
 
 
-def test_tensorstore(export, expected):
+def test_tensorstore_reads_exported_zarr(export, expected):
     ts = client_of("tensorstore")
     arrays = {}
     out = export("zarr")
@@ -205,7 +205,7 @@ def script(code, *arguments):
     assert result.returncode == 0, result.stderr
 
 
-def test_orbax(export, spec, expected):
+def test_orbax_reads_exported_zarr(export, spec, expected):
     client_of("orbax.checkpoint")
     script(ORBAX, export("zarr"), spec.parent / "out")
 
@@ -213,7 +213,7 @@ def test_orbax(export, spec, expected):
 INDEX = "{expr: 'mod(index, 2)'}"
 
 
-def test_zarr_of_nested_and_scalar(tmp_path):
+def test_orbax_restores_nested_paths_and_scalars(tmp_path):
     """Orbax restores paths as nested dictionaries, scalars as one chunk, even shards as chunks, and every dtype."""
     client_of("orbax.checkpoint")
     (tmp_path / "nested.yaml").write_text(

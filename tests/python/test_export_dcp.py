@@ -70,12 +70,12 @@ def awkward(request, tmp_path_factory):
     return Exported(tmp_path_factory.mktemp("awkward"), AWKWARD, "--mesh", request.param)
 
 
-def test_loads_in_one_process(awkward):
+def test_dcp_export_loads_in_one_process(awkward):
     for path, tensor in awkward.load().items():
         assert equal(tensor, awkward.expected[path][1]), path
 
 
-def test_every_type_and_a_scalar(tmp_path):
+def test_dcp_export_loads_every_dtype_and_a_scalar(tmp_path):
     types = Exported(tmp_path, TYPES)
     for path, tensor in types.load().items():
         assert equal(tensor, types.expected[path][1]), path
@@ -83,7 +83,7 @@ def test_every_type_and_a_scalar(tmp_path):
     assert kinds == {path: TORCH[dtype] for path, (dtype, _) in types.expected.items()}
 
 
-def test_becomes_one_file(awkward, tmp_path):
+def test_dcp_export_becomes_one_torch_file(awkward, tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     dcp_to_torch_save(str(awkward.path), str(tmp_path / "model.pt"))
@@ -93,7 +93,7 @@ def test_becomes_one_file(awkward, tmp_path):
         assert tensor.dtype == TORCH[awkward.expected[path][0]] and equal(tensor, awkward.expected[path][1])
 
 
-def test_items_are_what_torch_saves(awkward):
+def test_dcp_items_are_archives_that_cover_each_tensor(awkward):
     """Each item is a valid archive with correct CRCs; the tensors have their chunks' shapes and together cover the
     whole."""
     held = {path: np.zeros(words.shape, int) for path, (_, words) in awkward.expected.items()}
@@ -118,7 +118,7 @@ def test_items_are_what_torch_saves(awkward):
     assert ends == {p.name: p.stat().st_size for p in awkward.path.glob("*.distcp")}
 
 
-def test_damage_is_what_a_zip_reader_sees(awkward):
+def test_zip_reader_detects_a_damaged_dcp_item(awkward):
     _, data = next(awkward.slices())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         at = data.index(archive.read("archive/data/0"))
@@ -126,7 +126,7 @@ def test_damage_is_what_a_zip_reader_sees(awkward):
     assert zipfile.ZipFile(io.BytesIO(bad)).testzip() == "archive/data/0"
 
 
-def test_bytes_are_the_same(awkward, tmp_path):
+def test_dcp_bytes_do_not_depend_on_jobs_or_replicas(awkward, tmp_path):
     ranks = len(list(awkward.path.glob("*.distcp")))
     mesh = "a=1,b=1" if ranks == 1 else "a=3,b=2"
     for i, more in enumerate([["--jobs", 1, "--memory", "1M"], ["--set", "replicas=full"]]):
@@ -149,7 +149,7 @@ modules:
 """
 
 
-def test_large_tensors_are_cut_into_chunks(tmp_path):
+def test_dcp_export_cuts_large_tensors_into_chunks(tmp_path):
     chunks = Exported(tmp_path, CHUNKS)
     counts = {path: len(entry.chunks) for path, entry in chunks.metadata.state_dict_metadata.items()}
     assert counts == {"rows": 2, "planes": 2, "line": 2, "small": 1}
@@ -162,7 +162,7 @@ def test_large_tensors_are_cut_into_chunks(tmp_path):
     assert all(box["file_offset"] % 4096 == 0 for file in record["files"] for box in file["boxes"])
 
 
-def test_ties_are_two_entries_of_equal_values(tmp_path):
+def test_dcp_export_stores_tied_tensors_twice(tmp_path):
     tied = Exported(tmp_path, "shardinit: 1\nname: tied\ndtype: bf16\nmodules:\n"
                     "  embed.weight: {shape: [10, 4], init: {normal: {std: 1}}}\n"
                     "  head.weight: {shape: [10, 4], init: {normal: {std: 1}}, tie: embed.weight}\n")
@@ -196,7 +196,7 @@ layouts:
 """
 
 
-def test_layouts_and_patterns(tmp_path):
+def test_dcp_export_follows_layout_and_only(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LAYOUT)
     run_ok("gen", spec, "-o", tmp_path / "gen")
@@ -243,7 +243,7 @@ def load_on_meshes(folder, expected):
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_loads_in_several_processes(world, tmp_path):
+def test_dcp_export_loads_in_several_processes(world, tmp_path):
     awkward = Exported(tmp_path, AWKWARD, "--mesh", "a=3,b=2")
     spawn_it(world, tmp_path, load_on_meshes, str(awkward.path), awkward.expected)
 
@@ -310,12 +310,12 @@ def load_sharded(folder, expected, sizes, tensor_parallel):
 
 @pytest.mark.parametrize("sizes, tensor_parallel", [((16, 32, 64), True), ((7, 13, 23), False), ((10, 6, 23), True)],
                          ids=["even", "uneven", "uneven with TP"])
-def test_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
+def test_dcp_export_loads_with_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
     toy = Exported(tmp_path, by_toy(*sizes))
     spawn_it(4, tmp_path, load_sharded, str(toy.path), toy.expected, sizes, tensor_parallel)
 
 
-def test_a_killed_export_leaves_no_metadata(tmp_path):
+def test_failed_dcp_export_leaves_no_metadata(tmp_path):
     """An export that fails before its data is synced leaves no `.metadata`."""
     (tmp_path / "spec.yaml").write_text(AWKWARD)
     result = run_tool("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out",

@@ -126,7 +126,7 @@ def skeleton(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_load_weights(tmp_path, monkeypatch):
+def test_keras_loads_exported_weights(tmp_path, monkeypatch):
     keras = client_of("keras")
     # The constructors' values do not matter, and JAX takes long to compile them.
     for initializer in [keras.initializers.VarianceScaling, keras.initializers.RandomUniform]:
@@ -159,7 +159,7 @@ def test_load_weights(tmp_path, monkeypatch):
         model.load_weights(tmp_path / "few/model.weights.h5")
 
 
-def test_repeat_counts_as_keras_does(repeated, tmp_path):
+def test_repeat_numbers_layers_like_keras(repeated, tmp_path):
     keras = client_of("keras")
     model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(3))])
     model.load_weights(export(repeated, tmp_path / "out", "--only", "layers.dense*.**") / "model.weights.h5")
@@ -172,7 +172,7 @@ def test_repeat_counts_as_keras_does(repeated, tmp_path):
 DTYPES = ["f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"]
 
 
-def test_every_dtype_as_keras_reads_it(tmp_path):
+def test_keras_reads_every_exported_dtype(tmp_path):
     """Keras's own store reads every dtype; no backend has variables of all of them."""
     client_of("keras")
     from keras.src.saving.saving_lib import H5IOStore
@@ -196,7 +196,7 @@ def test_every_dtype_as_keras_reads_it(tmp_path):
 # Files --------------------------------------------------------------------------
 
 
-def test_bytes_are_the_same_everywhere(repeated, tmp_path):
+def test_keras_export_bytes_do_not_depend_on_mesh_or_threads(repeated, tmp_path):
     """The bytes do not depend on mesh, threads, source or version of HDF5."""
     export(repeated, tmp_path / "spec")
     digest = hashlib.sha256((tmp_path / "spec/model.weights.h5").read_bytes()).hexdigest()
@@ -210,7 +210,7 @@ def test_bytes_are_the_same_everywhere(repeated, tmp_path):
     assert set(os.listdir(tmp_path)) == names, "a temporary folder was left"
 
 
-def test_layers_are_not_cut(repeated, tmp_path):
+def test_keras_export_does_not_cut_layers(repeated, tmp_path):
     out = export(repeated, tmp_path / "out", "--max-shard-size", "200")
     files = {p.name: variables_of(p) for p in out.glob("*.h5")}
     assert sorted(files) == [f"model_{i:05}.weights.h5" for i in range(4)]
@@ -228,7 +228,7 @@ def test_layers_are_not_cut(repeated, tmp_path):
 
 @pytest.mark.parametrize("order", ["a0 b0 a1 b1 c0", "c0 b1 a1 b0 a0", "b0 a0 a1 c0 b1", "a1 c0 b0 b1 a0"])
 @pytest.mark.parametrize("size", ["1", "40", "60", "80", "1G"])
-def test_layers_whose_variables_stand_apart(order, size, tmp_path):
+def test_keras_export_keeps_scattered_variables_in_one_file(order, size, tmp_path):
     """All variables of a layer are in one file, in any order of the spec, and the map names
     that file."""
     lines = [f"  layers.{name[0]}.vars.{name[1]}: {{shape: [5], init: {{constant: {{value: {n}}}}}}}\n"
@@ -252,7 +252,7 @@ def test_layers_whose_variables_stand_apart(order, size, tmp_path):
                      "weight_map": {f"/{group}": min(files) for group, files in files_of.items()}}
 
 
-def test_numbers_in_paths_are_those_that_keras_writes(tmp_path):
+def test_keras_export_numbers_paths_like_keras(tmp_path):
     """Path parts become Keras's numbers, unless they have leading zeros or come first."""
     names = {"layers.a.0.vars.0": "layers/a/vars/0", "layers.a.10.vars.0": "layers/a_10/vars/0",
              "layers.b.01.vars.0": "layers/b/01/vars/0", "layers.b.00.vars.0": "layers/b/00/vars/0",
@@ -274,7 +274,7 @@ def test_numbers_in_paths_are_those_that_keras_writes(tmp_path):
     (["layers.a.1.vars.0", "layers.a_1.vars.0"], "are both `layers/a_1/vars/0` in Keras"),
     (["x.vars.a_1", "x.vars.a.1.vars.0"], "would lie within `x.vars.a_1` in Keras"),
 ])
-def test_paths_that_do_not_fit(paths, message, tmp_path):
+def test_keras_export_rejects_paths_that_do_not_fit(paths, message, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
         f"  {path}: {{shape: [2], init: zeros}}\n" for path in paths))
     result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
@@ -283,7 +283,7 @@ def test_paths_that_do_not_fit(paths, message, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2"])
-def test_types_that_keras_does_not_load(dtype, tmp_path):
+def test_keras_export_rejects_fp8(dtype, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
                                         "  layers.a.vars.0: {shape: [2], init: zeros}\n"
                                         f"  layers.b.vars.0: {{shape: [2], init: zeros, dtype: {dtype}}}\n")

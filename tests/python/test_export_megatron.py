@@ -74,19 +74,19 @@ def dense(tmp_path_factory):
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"pipe": 2, "virtual": 2}], ids=str)
-def test_gpt(degrees, dense, tmp_path):
+def test_megatron_loads_an_exported_gpt(degrees, dense, tmp_path):
     world = degrees.get("tensor", 1) * degrees.get("pipe", 1)
     spawn_it(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"expert": 2}], ids=str)
-def test_mixture_of_experts(degrees, tmp_path):
+def test_megatron_loads_an_exported_mixture_of_experts(degrees, tmp_path):
     folder, expected = export(tmp_path, "mixtral-8x7b", "--mesh", "expert=2", experts=EXPERTS)
     world = degrees.get("tensor", 1) * degrees.get("expert", 1)
     spawn_it(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
 
 
-def test_folder(dense, tmp_path):
+def test_megatron_export_has_the_files_of_a_checkpoint(dense, tmp_path):
     """The folder has the metadata, common state and extra states that Megatron expects, and `verify` accepts it. A spec
     without the layout is refused."""
     folder, expected = dense
@@ -107,7 +107,7 @@ def test_folder(dense, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_states_of_experts(tmp_path):
+def test_megatron_export_has_extra_states_of_experts(tmp_path):
     """Each expert of each layer has an extra state, named by the layer's and the expert's number."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: experts\ndtype: bf16\nmodules:\n  decoder.layers.mlp.experts.experts:\n"
@@ -119,7 +119,7 @@ def test_states_of_experts(tmp_path):
                                            for layer in range(2) for expert in range(3))}
 
 
-def test_layers_one_by_one(tmp_path):
+def test_megatron_export_has_extra_states_of_unstacked_layers(tmp_path):
     """Layers that are not stacked have extra states of their own, as Megatron's layers of several kinds do."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: own\ndtype: bf16\nmodules:\n  decoder.layers:\n    repeat: {i: 2}\n"

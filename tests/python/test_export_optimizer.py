@@ -149,7 +149,7 @@ def dump(model, make, path, **more):
     return path
 
 
-def test_one_step_with_the_runs_own_hyperparameters(export, values):
+def test_first_step_uses_the_runs_own_hyperparameters(export, values):
     """An export without hyperparameters does not change the run's own ones."""
     out = export("moments", "adamw")
     model = Model()
@@ -160,7 +160,7 @@ def test_one_step_with_the_runs_own_hyperparameters(export, values):
     are_equal(model, optimizer, *made_by_hand(values, two_groups))
 
 
-def test_one_step_with_the_exports_hyperparameters(export, values):
+def test_first_step_uses_the_exports_hyperparameters(export, values):
     out = export("inline", INLINE)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -170,7 +170,7 @@ def test_one_step_with_the_exports_hyperparameters(export, values):
 
 
 @pytest.mark.parametrize("more", [{}, {"amsgrad": True, "foreach": False, "maximize": True}])
-def test_one_step_with_groups_that_a_run_wrote(folder, export, values, more):
+def test_first_step_uses_groups_that_a_run_wrote(folder, export, values, more):
     name = f"groups-{len(more)}"
     out = export(name, dump(Model(), two_groups, folder / f"{name}.json", **more))
     model = Model()
@@ -181,7 +181,7 @@ def test_one_step_with_groups_that_a_run_wrote(folder, export, values, more):
     are_equal(model, optimizer, *made_by_hand(values, lambda made: two_groups(made, **more)))
 
 
-def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_path):
+def test_optimizer_export_has_pytorchs_names_and_groups(folder, export, values, tmp_path):
     """Names, types and groups equal the metadata that PyTorch writes when the same run saves itself."""
     model = Model()
     optimizer = two_groups(model)
@@ -199,7 +199,7 @@ def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_pat
             assert mine.size == entry.size and mine.properties.dtype == entry.properties.dtype, name
 
 
-def test_becomes_one_file(export, values, tmp_path):
+def test_optimizer_export_becomes_one_torch_file(export, values, tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     dcp_to_torch_save(str(export("inline", INLINE)), str(tmp_path / "all.pt"))
@@ -213,7 +213,7 @@ def test_becomes_one_file(export, values, tmp_path):
     are_equal(model, optimizer, *made_by_hand(values, one_group))
 
 
-def test_all_but_whole_numbers_and_buffers_have_a_state(export):
+def test_integers_and_buffers_have_no_optimizer_state(export):
     names = pickle.loads((export("moments", "adamw") / ".metadata").read_bytes()).state_dict_metadata
     states = {name.removeprefix("optim.state.").removesuffix(".exp_avg") for name in names
               if name.endswith(".exp_avg")}
@@ -228,7 +228,7 @@ GROUPS = [["*"], ["up.weight", "embed.weight"], ["*.weight"], ["norm.*", "up.wei
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 1, 0), (3, 2, 4, 0), (4, 3, 1, 2), (2, 4, 1, 3)])
-def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
+def test_parameter_belongs_to_the_first_matching_group(order, export, tmp_path):
     """If several groups match a parameter by path or pattern, it belongs to the first one."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -252,7 +252,7 @@ OPTIONS = {"lr": (0.25, 0.5), "betas": ((0.5, 0.75), (0.125, 0.25)), "eps": (0.0
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_each_group_and_each_type_has_its_own(first, tmp_path):
+def test_groups_keep_hyperparameters_and_states_keep_dtypes(first, tmp_path):
     """Each group keeps its own hyperparameters, and each state the dtype and shape of its tensor."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -275,7 +275,7 @@ def test_each_group_and_each_type_has_its_own(first, tmp_path):
             "step": (torch.float32, []), **{key: (torchs[dtype], shape) for key in moments}}, name
 
 
-def test_only_what_is_equal_is_one_parameter(tmp_path):
+def test_only_equal_slices_are_one_parameter(tmp_path):
     """Different parts of a tensor are separate parameters; a second name for the same part is tied, not listed
     again."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -302,7 +302,7 @@ def test_only_what_is_equal_is_one_parameter(tmp_path):
                    "{torch: {position: 4, spare: 1}}"]),
     ("jax_threefry", ["{jax: {seed: 1}}", "{jax: {seed: 2}}", "{jax: {seed: 1, fold_in: 1}}", "first", "second"]),
 ])
-def test_every_part_of_a_key_makes_another_parameter(engine, keys, tmp_path):
+def test_tensors_with_different_keys_are_separate_parameters(engine, keys, tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     names = [f"w{i}" for i in range(len(keys))]
@@ -318,7 +318,7 @@ def test_every_part_of_a_key_makes_another_parameter(engine, keys, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
-def test_parameters_that_only_begin_alike(engine, tmp_path):
+def test_tensors_tied_only_in_the_spec_have_separate_states(engine, tmp_path):
     """Tensors that are tied in the spec but not in the model, such as the copied layers of nn.TransformerEncoder, have
     separate states."""
     text = SPEC.replace("dtype: f32", f"dtype: f32\nengine: {engine}", 1)
@@ -347,7 +347,7 @@ modules:
 """
 
 
-def test_moments_take_no_space(tmp_path):
+def test_optimizer_export_of_zero_moments_is_small(tmp_path):
     (tmp_path / "spec.yaml").write_text(LARGE)
     for name, more in ("plain", []), ("optimizer", ["--optimizer", INLINE]):
         run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / name, *more)
@@ -366,7 +366,7 @@ def test_moments_take_no_space(tmp_path):
         assert all(t.is_contiguous() for t in moments.values())
 
 
-def test_layouts_are_followed(tmp_path):
+def test_optimizer_state_follows_the_layout(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC + """
 layouts:
   other:
@@ -394,7 +394,7 @@ layouts:
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "out.yaml")
 
 
-def test_verify(folder, export, tmp_path):
+def test_verify_does_not_compare_optimizer_entries(folder, export, tmp_path):
     out = export("inline", INLINE)
     assert "intact" in run_ok("verify", out).stdout
     said = run_ok("verify", out, "--spec", folder / "spec.yaml").stdout
@@ -421,7 +421,7 @@ def test_verify(folder, export, tmp_path):
     assert run_tool("verify", tmp_path / "bad").returncode == 1
 
 
-def test_the_python_package_reads_the_model(export, values, tmp_path):
+def test_python_package_reads_a_model_with_optimizer(export, values, tmp_path):
     out = export("inline", INLINE)
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "zarr", "--optimizer", "adamw")
@@ -431,7 +431,7 @@ def test_the_python_package_reads_the_model(export, values, tmp_path):
         assert all(same_bits(tensor, values[name]) for name, tensor in model.state_dict().items())
 
 
-def test_bytes_are_the_same(folder, export, tmp_path):
+def test_optimizer_export_bytes_do_not_depend_on_jobs(folder, export, tmp_path):
     out = export("inline", INLINE)
     run_ok("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer", INLINE, "--jobs", 1)
     assert tree_of(tmp_path / "again") == tree_of(out)
@@ -464,7 +464,7 @@ def sharded(folder, values):
     are_equal(model, optimizer, wanted, by_hand)
 
 
-def test_fsdp_in_two_processes(export, values, tmp_path):
+def test_optimizer_export_loads_with_fsdp_in_two_processes(export, values, tmp_path):
     spawn_it(2, tmp_path, sharded, str(export("inline", INLINE)), values)
 
 
@@ -484,14 +484,14 @@ def test_fsdp_in_two_processes(export, values, tmp_path):
     ("[adamw]", "error: an optimizer has a name"),
     ("none.yaml", "1:1: error: there is no file `none.yaml`"),
 ])
-def test_what_is_wrong_is_said_with_its_place(folder, tmp_path, optimizer, message):
+def test_optimizer_option_errors_name_line_and_column(folder, tmp_path, optimizer, message):
     result = run_tool("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", optimizer,
                       cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith("--optimizer:") and message in result.stderr
     assert result.stderr.count("error:") == 1 and not (tmp_path / "out").exists()
 
 
-def test_items_are_archives_of_their_own(export):
+def test_torch_load_reads_each_optimizer_item(export):
     """`torch.load` reads each item on its own."""
     import io
     import zipfile
@@ -577,7 +577,7 @@ for name, lr in ("constant", 1e-2), ("schedule", optax.linear_schedule(1e-2, 1e-
 """
 
 
-def test_one_step_of_optax_from_orbax(tmp_path):
+def test_first_optax_step_starts_from_an_orbax_export(tmp_path):
     for package in "orbax.checkpoint", "optax", "flax":
         client_of(package)
     (tmp_path / "spec.yaml").write_text(FLAX)
@@ -596,7 +596,7 @@ def test_one_step_of_optax_from_orbax(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-def test_collections_of_flax(tmp_path):
+def test_flax_collections_without_parameters_have_no_moments(tmp_path):
     """Flax collections other than `params` keep their place and have no moments."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: ones}\n"
@@ -617,12 +617,12 @@ def test_collections_of_flax(tmp_path):
     ("safetensors", "adamw", "`--optimizer` is not for the format `safetensors`"),
     ("megatron", "adamw", "`--optimizer` is not for the format `megatron`"),
 ])
-def test_what_a_format_does_not_have(folder, tmp_path, to, optimizer, message):
+def test_optimizer_option_rejects_what_a_format_lacks(folder, tmp_path, to, optimizer, message):
     result = run_tool("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)
     assert result.returncode == 2 and message in result.stderr and "hint: " in result.stderr
 
 
-def test_a_buffer_has_no_state_of_an_optimizer(tmp_path):
+def test_zarr_export_has_no_optimizer_state_for_buffers(tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmodules:\n  w: {shape: [4], init: zeros}\n"
                                         "  b: {shape: [4], init: zeros, kind: buffer}\n")
     run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "--optimizer", "adamw", "-o", tmp_path / "out")

@@ -59,7 +59,7 @@ def is_of(model, checkpoint):
         assert np.array_equal(words_of(tensor), wanted[name][1]), name
 
 
-def test_a_model_is_filled_when_its_block_ends(spec, toy):
+def test_from_spec_fills_a_model_when_its_block_ends(spec, toy):
     before = torch.get_rng_state()
     with from_spec(spec) as built:
         model = Rotating()
@@ -75,7 +75,7 @@ def test_a_model_is_filled_when_its_block_ends(spec, toy):
     model(torch.arange(8)).sum().backward()
 
 
-def test_no_memory_is_taken_meanwhile(spec):
+def test_from_spec_allocates_no_memory_in_its_block(spec):
     class Stop(Exception):
         pass
 
@@ -84,7 +84,7 @@ def test_no_memory_is_taken_meanwhile(spec):
         raise Stop
 
 
-def test_tied_parameters_stay_tied(tmp_path):
+def test_from_spec_keeps_tied_parameters_tied(tmp_path):
     text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
     out = gen_ok(text, tmp_path)
 
@@ -104,7 +104,7 @@ def test_tied_parameters_stay_tied(tmp_path):
         assert np.array_equal(words_of(model.head.weight), reassemble(out)["embed.weight"][1])
 
 
-def test_parameters_of_before_stay_what_they_are(spec, toy):
+def test_from_spec_keeps_parameters_made_before_its_block(spec, toy):
     table = nn.Embedding(50, 24)
     place = table.weight.data_ptr()
     other = nn.Linear(3, 3)
@@ -118,7 +118,7 @@ def test_parameters_of_before_stay_what_they_are(spec, toy):
     assert torch.equal(other.weight, values)
 
 
-def test_an_error_in_the_block_fills_nothing(spec):
+def test_from_spec_fills_nothing_after_an_error(spec):
     with pytest.raises(ZeroDivisionError), from_spec(spec) as built:
         model = Toy()
         1 / 0
@@ -126,7 +126,7 @@ def test_an_error_in_the_block_fills_nothing(spec):
     assert not nn.Linear(2, 2).weight.is_meta
 
 
-def test_a_model_that_does_not_fit_is_not_filled(spec):
+def test_from_spec_rejects_a_model_that_does_not_fit(spec):
     with pytest.raises(shardinit.MismatchError) as caught, from_spec(spec):
         model = Toy()
         model.embed = nn.Embedding(51, 24)
@@ -145,7 +145,7 @@ def test_a_model_that_does_not_fit_is_not_filled(spec):
     assert result.on_meta == ["extra.weight", "extra.bias"] and not model.embed.weight.is_meta
 
 
-def test_options(spec, toy, tmp_path):
+def test_from_spec_options_set_rename_prefix_and_cast_work(spec, toy, tmp_path):
     seeded = gen_ok(MODEL, tmp_path, "--set", "seed=1")
     with from_spec(spec, set={"seed": 1}):
         model = Toy()
@@ -175,7 +175,7 @@ layouts: {linear: {weight: head.weight}}
         pass
 
 
-def test_parameters_are_where_their_constructor_has_them(spec):
+def test_from_spec_restores_the_default_device(spec):
     with from_spec(spec):
         with torch.device("cpu"):
             model = Rotating()
@@ -191,7 +191,7 @@ def test_parameters_are_where_their_constructor_has_them(spec):
     assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
 
 
-def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
+def test_from_spec_keeps_the_device_of_each_parameter(spec, toy, monkeypatch):
     from shardinit import _torch_from_spec, _torch_loading
 
     with from_spec(spec):
@@ -223,7 +223,7 @@ def one_model(model):
     return shardinit.open_spec(text="\n".join(["shardinit: 1", "name: one", "dtype: f32", "modules:", *lines]))
 
 
-def test_parameters_stay_the_objects_that_they_are(spec, toy):
+def test_from_spec_keeps_the_parameter_objects(spec, toy):
     class Marked(nn.Parameter):
         pass
 
@@ -266,7 +266,7 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
     goes(model, kept, torch.optim.AdamW(kept, lr=0.1))
 
 
-def test_weak_references_are_in_no_ones_way():
+def test_from_spec_works_with_weak_references():
     with one_model(nn.LSTM(3, 4, 2)) as opened:
         with from_spec(opened):
             model = nn.LSTM(3, 4, 2)  # An LSTM holds weak references to its parameters.
@@ -281,7 +281,7 @@ def test_weak_references_are_in_no_ones_way():
         assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_an_object_that_must_be_another_keeps_its_attributes(spec, toy, monkeypatch):
+def test_from_spec_copies_attributes_to_a_replaced_parameter(spec, toy, monkeypatch):
     def refusing(one, other):
         raise RuntimeError("Expected no weakrefs")
 
@@ -294,7 +294,7 @@ def test_an_object_that_must_be_another_keeps_its_attributes(spec, toy, monkeypa
     assert model.embed.weight is not old and model.embed.weight._no_weight_decay
 
 
-def test_models_are_the_outermost_modules(spec, toy):
+def test_from_spec_fills_the_outermost_modules(spec, toy):
     class Holder(nn.Module):
         model: nn.Module
 
@@ -320,7 +320,7 @@ def test_models_are_the_outermost_modules(spec, toy):
         loss = nn.CrossEntropyLoss()
 
 
-def test_wrappers_and_copies_in_the_block(spec, toy):
+def test_from_spec_fills_wrapped_and_copied_models(spec, toy):
     with from_spec(spec):
         compiled = torch.compile(Toy())
     is_of(compiled._orig_mod, toy)
@@ -369,7 +369,7 @@ class Averaged(nn.Module):
 
 
 @pytest.mark.parametrize("rename", [None, lambda name: name.removeprefix("model.")])
-def test_copies_have_what_is_copied(rename, spec, tmp_path):
+def test_from_spec_gives_copies_the_values_of_their_originals(rename, spec, tmp_path):
     layered = """
 shardinit: 1
 name: layered
@@ -415,7 +415,7 @@ modules:
         assert alone.weight.is_meta
 
 
-def test_one_block_at_a_time_and_one_thread(spec, toy):
+def test_from_spec_blocks_cannot_nest_and_belong_to_one_thread(spec, toy):
     with pytest.raises(RuntimeError, match="in another one"), from_spec(spec):
         with from_spec(spec):
             pass
@@ -442,7 +442,7 @@ def test_one_block_at_a_time_and_one_thread(spec, toy):
     assert not torch.equal(found[1].embed.weight, model.embed.weight)
 
 
-def test_transformers(tmp_path):
+def test_from_spec_fills_a_transformers_model(tmp_path):
     transformers = client_of("transformers")
     config = transformers.LlamaConfig(
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
@@ -464,7 +464,7 @@ def test_transformers(tmp_path):
 # ---- Partitions of ZeRO-3.
 
 
-def test_elements_in_a_row_are_boxes():
+def test_consecutive_elements_are_split_into_boxes():
     from shardinit._torch_tensors import _boxes_in_row
 
     for shape in ((), (1,), (7,), (3, 4), (4, 1), (2, 3, 4), (3, 1, 2, 2), (0, 3), (3, 0)):
@@ -479,7 +479,7 @@ def test_elements_in_a_row_are_boxes():
                 assert np.array_equal(np.concatenate([*parts, []]), whole.ravel()[start:stop])
 
 
-def test_partitions_that_cannot_be_filled_say_why():
+def test_deepspeed_partitions_that_cannot_be_filled_give_a_reason():
     from shardinit._torch_tensors import why_not_filled
 
     def parameter(status="NOT_AVAILABLE", swapper=None, second=None, **more):
@@ -544,5 +544,5 @@ def build_sharded(spec, folder):
         assert not torch.allclose(model(tokens), wanted, atol=1e-3)
 
 
-def test_models_that_are_sharded_in_the_block(spec, toy, tmp_path):
+def test_from_spec_fills_models_that_are_sharded_in_its_block(spec, toy, tmp_path):
     spawn_it(4, tmp_path, build_sharded, str(spec), str(toy))
