@@ -95,7 +95,7 @@ def spec_of(family, folder):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_values_are_those_of_its_converter(tmp_path, family, dtype):
+def test_convert_matches_maxtexts_converter(tmp_path, family, dtype):
     settings, state = trained(family, dtype, tmp_path / "in")
     spec = spec_of(family, tmp_path / "in")
     arguments = ["convert", tmp_path / "in", "--spec", spec, "--layout", "maxtext", "--to", "safetensors"]
@@ -114,7 +114,7 @@ def test_values_are_those_of_its_converter(tmp_path, family, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", ["Mistral", *FAMILIES])
-def test_losses_are_counted(tmp_path, family, dtype):
+def test_convert_counts_elements_that_do_not_round_trip(tmp_path, family, dtype):
     """The number of elements that differ after a round trip is the number that `convert` reported."""
     FAMILIES.setdefault("Mistral", ({"head_dim": 12}, None, None))
     _, state = trained(family, dtype, tmp_path / "in")
@@ -134,7 +134,7 @@ def test_losses_are_counted(tmp_path, family, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_power_of_two_loses_nothing(tmp_path, dtype):
+def test_maxtext_round_trip_of_power_of_two_heads_is_exact(tmp_path, dtype):
     """A Mistral with heads of 16 converts to MaxText and back without a difference."""
     trained("Mistral", dtype, tmp_path / "in", {"head_dim": 16})
     there = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o", tmp_path / "there")
@@ -148,7 +148,7 @@ def test_a_power_of_two_loses_nothing(tmp_path, dtype):
     assert "no difference" in run_ok("diff", tmp_path / "there", tmp_path / "same", "--values").stdout
 
 
-def test_values_that_grow_too_large(tmp_path):
+def test_convert_rejects_values_that_overflow(tmp_path):
     _, state = trained("Gemma2", torch.bfloat16, tmp_path / "in")
     state["model.embed_tokens.weight"][5, 5] = 3e38
     safetensors_torch.save_file(state, tmp_path / "in/model.safetensors", metadata={"format": "pt"})

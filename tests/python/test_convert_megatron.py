@@ -44,7 +44,7 @@ def load_and_save(rank, rendezvous, folder, out, tied, experts, has_norms):
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_there_and_back(tmp_path, family):
+def test_convert_to_megatron_and_back_keeps_all_bits(tmp_path, family):
     config = {**SIZES, **MODELS[family]}
     if family == "Llama":
         config["head_dim"] = 6

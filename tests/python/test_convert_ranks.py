@@ -28,7 +28,7 @@ def source(folder):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_eight_runs_write_what_one_writes(tmp_path, form):
+def test_convert_in_eight_runs_equals_one_run(tmp_path, form):
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
@@ -51,7 +51,7 @@ def test_eight_runs_write_what_one_writes(tmp_path, form):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("count", [3, 11])
-def test_parts_of_ranks(tmp_path, form, count):
+def test_convert_by_parts_equals_one_run(tmp_path, form, count):
     """Parts make the folder of a single run, even if some of eleven parts of eight ranks have nothing to do."""
     arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
@@ -76,7 +76,7 @@ layouts: {halves: {low: {from: {slice: {axis: 1, start: 0, stop: 16, of: w}}},
 
 @pytest.mark.parametrize("layout", [[], ["--layout", "halves"]], ids=["same", "halves"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
+def test_convert_of_one_rank_reads_only_its_bytes(tmp_path, axis, layout):
     """One of 16 ranks reads only its rows or columns, in runs of 3 KiB or more."""
     folder, log = tmp_path / "in", tmp_path / "log"
     folder.mkdir()
@@ -98,7 +98,7 @@ def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "empty"])
-def test_eight_runs_at_once(tmp_path, form, is_there):
+def test_eight_simultaneous_convert_runs_equal_one_run(tmp_path, form, is_there):
     """Eight simultaneous runs make the folder of a single run, also if an empty folder is already there."""
     folder = source(tmp_path / "in")
     if is_there:
@@ -113,7 +113,7 @@ def test_eight_runs_at_once(tmp_path, form, is_there):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_runs_from_other_sources_do_not_join(tmp_path, form):
+def test_convert_of_ranks_from_another_source_is_a_conflict(tmp_path, form):
     folder = source(tmp_path / "in")
     arguments = ["--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out"]
     run_ok("convert", folder, *arguments, "--ranks", "0-3")
@@ -137,7 +137,7 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["safetensors", "hdf5"])
-def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
+def test_convert_detects_another_source_by_name_size_or_time(tmp_path, form):
     """A source counts as another if the name, the size or the time to the nanosecond of a file differs."""
     folder = source(tmp_path / "in")
     file = folder / "model.safetensors"
@@ -163,7 +163,7 @@ def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
 
 
 @pytest.mark.faults
-def test_a_run_that_was_killed_is_not_gone_on_with_from_a_changed_source(tmp_path):
+def test_convert_does_not_resume_from_a_changed_source(tmp_path):
     """A killed run is not resumed from a changed source, even if the file changed in place and within a second."""
     folder = source(tmp_path / "in")
     file = folder / "model.safetensors"
@@ -192,7 +192,7 @@ def test_a_run_that_was_killed_is_not_gone_on_with_from_a_changed_source(tmp_pat
 
 @pytest.mark.faults
 @pytest.mark.parametrize("form", FORMATS)
-def test_runs_that_are_killed(tmp_path, form):
+def test_convert_of_ranks_resumes_after_sigkill(tmp_path, form):
     """The same command finishes the work of a killed run, wherever that was killed."""
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-j", 1]
@@ -210,7 +210,7 @@ def test_runs_that_are_killed(tmp_path, form):
         assert not (tmp_path / f"out-{kill}.parts").exists(), kill
 
 
-def test_mistakes(tmp_path):
+def test_convert_counts_ranks_without_files_as_missing(tmp_path):
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", "dcp", *SPLIT, "-o", tmp_path / "out"]
     assert run_tool(*arguments, "--ranks", "8").returncode == 2
@@ -226,7 +226,7 @@ def test_mistakes(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_json(tmp_path, form):
+def test_convert_json_reports_missing_ranks(tmp_path, form):
     """In JSON reports of all or some ranks, `was_there` is true only if nothing at all was left to do."""
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-o"]
@@ -249,7 +249,7 @@ def test_json(tmp_path, form):
     assert again["was_there"] and again["bytes"] == bytes_of_all and again.items() >= there.items(), again
 
 
-def test_ranks_that_hold_nothing(tmp_path):
+def test_convert_and_reshard_write_files_for_empty_ranks(tmp_path):
     """Ranks whose elements are all stored elsewhere still get files, and a run reports that."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {t: 2}}\n"
                                         "modules: {w: {shape: [6], init: ones}}\n")
@@ -269,7 +269,7 @@ def test_ranks_that_hold_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path, form):
+def test_convert_leaves_a_foreign_parts_folder_alone(tmp_path, form):
     arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out", "--ranks"]
     parts = tmp_path / "out.parts"
     for name in ("mine", "files/other"):

@@ -54,7 +54,7 @@ def same(made, wanted):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("family, tied", [("Llama", False), ("Llama", True), ("Qwen3", False), ("Qwen3", True),
                                           ("Qwen3Moe", False), ("DeepseekV3", False)])
-def test_there_and_back(tmp_path, family, tied, dtype):
+def test_convert_matches_torchtitans_adapters_both_ways(tmp_path, family, tied, dtype):
     config = {**SMALL, "dtype": dtype, "tie_word_embeddings": tied, **CASES[family]}
     if family == "DeepseekV3":
         del config["head_dim"]

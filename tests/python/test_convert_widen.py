@@ -49,7 +49,7 @@ SHAPES = [(128, 128), (300, 200), (576, 384), (1, 1), (129, 127), (256, 1000)]
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hdf5"])
-def test_carried_as_they_are(tmp_path, form):
+def test_convert_keeps_the_bits_of_fp8_and_mxfp4(tmp_path, form):
     state = {}
     for i, shape in enumerate(SHAPES):
         state[f"l{i}.weight"], state[f"l{i}.weight_scale_inv"] = blocks(shape, seed=i)
@@ -65,7 +65,7 @@ def test_carried_as_they_are(tmp_path, form):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_blocks_as_torch_widens_them(tmp_path, dtype):
+def test_fp8_blocks_are_widened_like_torch(tmp_path, dtype):
     """Blocks are widened as by torch's reader, which torchtitan uses, and which cuts blocks at the edges."""
     module = client_of("torch.distributed.checkpoint.quantized_hf_storage")
     dcp = client_of("torch.distributed.checkpoint")
@@ -98,7 +98,7 @@ def test_blocks_as_torch_widens_them(tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scales", [torch.float32, torch.bfloat16, torch.float16])
-def test_blocks_as_transformers_widens_them(tmp_path, dtype, scales):
+def test_fp8_blocks_are_widened_like_transformers(tmp_path, dtype, scales):
     fp8 = client_of("transformers.integrations.finegrained_fp8")
     state = {}
     state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
@@ -111,7 +111,7 @@ def test_blocks_as_transformers_widens_them(tmp_path, dtype, scales):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 6, 3), (1, 1, 1), (3, 128, 10), (1, 700, 33)])
-def test_mxfp4_as_transformers_widens_it(tmp_path, dtype, shape):
+def test_mxfp4_is_widened_like_transformers(tmp_path, dtype, shape):
     mxfp4 = client_of("transformers.integrations.mxfp4")
     bits = torch.Generator().manual_seed(1)
     state = {"a.down_proj_blocks": torch.randint(0, 256, (*shape, 16), generator=bits, dtype=torch.uint8),
@@ -175,7 +175,7 @@ def not_mx(numbers, scales, dtype="u8"):
     ("w", "it has no scales, as other tensors have, or as config.json says", {"w_scale_inv": None}, ...),
     ("w_scale_inv", "there is no `w`, which it scales", {"w": None}, ...),
 ])
-def test_a_mistake_in_scales_is_told_exactly(tmp_path, path, why, changed, config):
+def test_convert_names_the_tensor_with_invalid_scales(tmp_path, path, why, changed, config):
     state = {**(MX if path.startswith("x") else BLOCKS), "norm": torch.ones(3), **changed}
     folder = folder_of(tmp_path / "in", {name: tensor for name, tensor in state.items() if tensor is not None})
     if config is None:
@@ -191,7 +191,7 @@ def test_a_mistake_in_scales_is_told_exactly(tmp_path, path, why, changed, confi
 
 
 @pytest.mark.parametrize("block", [(2**30, 2**30), (300, 200), (1, 2**30), (2**30, 1), (299, 199)])
-def test_blocks_of_any_size(tmp_path, block):
+def test_fp8_blocks_may_have_any_size(tmp_path, block):
     weight, scales = blocks(W, block)
     folder = folder_of(tmp_path / "in", {"w": weight, "w_scale_inv": scales}, block)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
@@ -199,7 +199,7 @@ def test_blocks_of_any_size(tmp_path, block):
     same(load(tmp_path / "out")["w"], weight.float() * scales[rows][:, columns])
 
 
-def test_what_is_not_known_is_refused(tmp_path):
+def test_convert_rejects_unknown_scaling(tmp_path):
     weight, scales = blocks((300, 200))
 
     def refused(state, block=(128, 128), dtype="bf16"):
@@ -237,7 +237,7 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
 
 
-def test_scales_keep_their_type(tmp_path):
+def test_dtype_option_does_not_convert_scales(tmp_path):
     """Scales keep their type because of their names, even if the tensors that they scale are missing."""
     scales = ["a.weight_scale_inv", "a.weight_scale", "a_scales", "a.scales"]
     others = ["a.weight", "a.scale_weight", "a.scale", "ascales", "a_scale.weight", "a.scaled", "a_scale_inverse"]
@@ -255,7 +255,7 @@ def test_scales_keep_their_type(tmp_path):
 @pytest.mark.parametrize("name, told", [
     ("w.weight", "the box of `w.weight` at [0, 0]"), ("w.weight_scale_inv", "`w.weight_scale_inv`"),
     ("e_blocks", "the box of `e` at [0, 0, 0, 0]"), ("e_scales", "`e_scales`")])
-def test_what_a_record_does_not_have(tmp_path, name, told):
+def test_widening_rejects_bytes_that_differ_from_the_record(tmp_path, name, told):
     """Numbers or scales are not used if their bytes do not match the digest in an export's record."""
     state = dict(zip(["w.weight", "w.weight_scale_inv"], blocks((300, 200))))
     bits = torch.Generator().manual_seed(2)
@@ -275,7 +275,7 @@ def test_what_a_record_does_not_have(tmp_path, name, told):
 
 
 
-def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
+def test_widening_rejects_a_nan_scale(tmp_path):
     """A scale that is not a number is rejected, even if its product with the smallest number would be an f32 number."""
     codes, scales = torch.full((1, 2, 3, 16), 0x11, dtype=torch.uint8), torch.full((1, 2, 3), 255, dtype=torch.uint8)
     folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
@@ -283,7 +283,7 @@ def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
     assert result.returncode == 2 and "`x_scales` has the scale 255, which" in result.stderr, result
 
 
-def test_scales_that_change_under_way(tmp_path):
+def test_convert_detects_scales_that_are_replaced_meanwhile(tmp_path):
     """If the file of the scales is replaced before any read of the folder, `convert` fails or only uses the new one."""
     folder, codes = folder_of(tmp_path / "in", {}), torch.zeros((300, 256), dtype=torch.uint8).view(F8)
     (folder / "model.safetensors").unlink()
@@ -330,7 +330,7 @@ PACKED = {
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f16", "f8e4m3fn"])
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("with_config", [True, False])
-def test_packed_numbers_are_not_half_converted(tmp_path, kind, with_config, dtype):
+def test_convert_never_widens_packed_numbers(tmp_path, kind, with_config, dtype):
     """Packed numbers are never widened: the config's quant_method, or else the tensors, cause an error. Without
     `--dtype`, all bits stay."""
     tensors, method = PACKED[kind]
@@ -347,14 +347,14 @@ def test_packed_numbers_are_not_half_converted(tmp_path, kind, with_config, dtyp
 
 
 @pytest.mark.parametrize("name", ["relative_position_index", "position_ids"])
-def test_integers_that_are_not_packed_stay(tmp_path, name):
+def test_unpacked_integers_next_to_scales_stay(tmp_path, name):
     """Integers next to a scale stay if they are not packed, such as Swin's indices next to a `logit_scale`."""
     folder = folder_of(tmp_path / "in", {f"a.{name}": torch.arange(6).reshape(2, 3), "a.logit_scale": torch.ones(3, 1)}, None)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e8m0fnu, torch.float4_e2m1fn_x2])
-def test_scales_of_types_that_are_not_read_are_not_to_be_dropped(tmp_path, dtype):
+def test_hint_for_unreadable_scales_is_not_to_drop_them(tmp_path, dtype):
     scales = torch.ones(4, 4, dtype=torch.uint8).view(dtype)
     torch.save({"w": torch.ones(2), "w_scale": scales}, tmp_path / "in.pt")
     folder = folder_of(tmp_path / "in", {"w": torch.ones(2), "w_scale": scales}, None)

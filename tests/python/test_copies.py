@@ -49,7 +49,7 @@ def give_other_values(folder):
 
 
 @pytest.mark.parametrize("command", COPIES, ids=" ".join)
-def test_a_source_that_changes_at_any_read(command, source, tmp_path):
+def test_copies_of_a_changing_source_hold_only_verified_bytes(command, source, tmp_path):
     """Only verified bytes are copied, even if a byte changes before the n-th read, for every n."""
     verb, *options = command
     target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
@@ -98,7 +98,7 @@ def wanted(source, tmp_path):
 
 
 @pytest.mark.quick
-def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
+def test_reshard_rewrites_existing_ranks_with_other_values(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     done = len(list(part.glob("checkpoint/ranks/*.json")))
     assert done
@@ -109,7 +109,7 @@ def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
 
 
 @pytest.mark.quick
-def test_equal_ranks_are_kept(source, wanted, tmp_path):
+def test_reshard_keeps_equal_ranks_of_a_killed_run(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     done = len(list(part.glob("checkpoint/ranks/*.json")))
     assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == done > 0
@@ -118,7 +118,7 @@ def test_equal_ranks_are_kept(source, wanted, tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ["notes", "ranks/notes", "ranks/rank-00004.h5", "sub/a", "ranks/rank-1.json"])
-def test_foreign_names_are_not_adopted(name, source, wanted, tmp_path):
+def test_reshard_does_not_adopt_foreign_files(name, source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     (part / "checkpoint" / name).parent.mkdir(exist_ok=True)
     (part / "checkpoint" / name).write_text("mine")
@@ -128,7 +128,7 @@ def test_foreign_names_are_not_adopted(name, source, wanted, tmp_path):
     assert (part / "checkpoint" / name).read_text() == "mine"
 
 
-def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, tmp_path):
+def test_reshard_does_not_resume_a_folder_others_can_write_to(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     before = tree_of(part)
     for spoil in (lambda: part.chmod(0o770), lambda: (part / "token").write_text("0" * 32 + "\n"),
@@ -146,7 +146,7 @@ def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, t
     assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
 
 
-def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
+def test_unfinished_copies_have_unpredictable_names(source, wanted, tmp_path):
     """Each killed run had a name of its own, so nobody can prepare the folder of another run."""
     names = set()
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
 
 
 @pytest.mark.quick
-def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
+def test_reshard_does_not_resume_a_copy_of_another_source(source, wanted, tmp_path):
     """The copy of a checkpoint resumes nothing from a copy of another checkpoint with the same plan."""
     other = shutil.copytree(source, tmp_path / "other")
     give_other_values(other)
@@ -184,7 +184,7 @@ def stopped(source, tmp_path):
     return process
 
 
-def test_a_folder_in_use_is_left_alone(source, wanted, tmp_path):
+def test_reshard_leaves_another_active_run_alone(source, wanted, tmp_path):
     process = stopped(source, tmp_path)
     result = run_tool("reshard", source, *MESH, "-o", tmp_path / "to")
     assert result.returncode == 4 and "another process is making" in result.stderr
@@ -193,7 +193,7 @@ def test_a_folder_in_use_is_left_alone(source, wanted, tmp_path):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_who_is_late_leaves_nothing(same, source, wanted, tmp_path):
+def test_reshard_that_finishes_second_leaves_nothing(same, source, wanted, tmp_path):
     process = stopped(source, tmp_path)
     run_ok("reshard", source, *(MESH if same else []), "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
@@ -203,7 +203,7 @@ def test_who_is_late_leaves_nothing(same, source, wanted, tmp_path):
     assert not list(tmp_path.glob(".to*"))
 
 
-def test_what_a_killed_loser_left_goes_with_the_next_run(source, wanted, tmp_path):
+def test_next_reshard_removes_files_of_a_killed_run(source, wanted, tmp_path):
     killed(source, tmp_path, *MESH)
     run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
@@ -212,7 +212,7 @@ def test_what_a_killed_loser_left_goes_with_the_next_run(source, wanted, tmp_pat
 
 
 @pytest.mark.parametrize("ranks", ["0-3", "2"])
-def test_what_a_killed_loser_left_goes_with_a_run_of_some_ranks(ranks, source, wanted, tmp_path):
+def test_reshard_of_some_ranks_removes_files_of_a_killed_run(ranks, source, wanted, tmp_path):
     killed(source, tmp_path, *MESH)
     run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
@@ -221,7 +221,7 @@ def test_what_a_killed_loser_left_goes_with_a_run_of_some_ranks(ranks, source, w
     assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
-def test_who_loses_its_files_to_an_equal_copy_is_content(source, wanted, tmp_path):
+def test_reshard_succeeds_if_an_equal_copy_replaces_its_files(source, wanted, tmp_path):
     process = stopped(source, tmp_path)
     run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
@@ -232,7 +232,7 @@ def test_who_loses_its_files_to_an_equal_copy_is_content(source, wanted, tmp_pat
     assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
-def test_the_copy_has_the_mode_of_any_folder(source, tmp_path):
+def test_reshard_output_has_the_mode_of_the_umask(source, tmp_path):
     for umask in (0o022, 0o002):
         run_ok("reshard", source, "-o", tmp_path / "to", umask=umask)
         assert (tmp_path / "to").stat().st_mode & 0o777 == 0o777 & ~umask
@@ -262,7 +262,7 @@ def mounts(tmp_path):
             subprocess.run(["fusermount", "-u", mount], check=True)
 
 
-def test_mounts_spare_one_another(mounts, tmp_path):
+def test_runs_on_two_mounts_keep_each_others_files(mounts, tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC.replace("x: 2", "x: 10"))
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "wanted")
     for turn in range(10):
@@ -286,7 +286,7 @@ def device(number):
 @pytest.mark.parametrize(("before", "after", "stays"), [
     ([], [], False), ([device(7)], [device(7)], False), ([device(7)], [device(8)], True),
     ([device(7)], [], True), ([NO_LOCKS], [NO_LOCKS], True)])
-def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
+def test_files_of_a_killed_run_stay_if_locks_are_not_visible(before, after, stays, tmp_path):
     """A run removes a killed run's file at once only if it sees its locks: on the same mount, and if locks work."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     command = ["gen", tmp_path / "spec.yaml", "-o", tmp_path / "to", "--ranks", "0", "--jobs", "1"]
@@ -304,7 +304,7 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     assert not list((tmp_path / "to").rglob(".*.tmp-*"))
 
 
-def test_a_folder_that_another_machine_writes_to_is_left_alone(source, tmp_path):
+def test_reshard_keeps_the_folder_of_another_machine(source, tmp_path):
     """A folder that another machine writes to is kept, because a file in it has a recent time. The folder's lock is not
     visible here, and its own time is old."""
     other = tmp_path / f".to.tmp-{'0' * 16}-{'1' * 16}"
@@ -320,7 +320,7 @@ def test_a_folder_that_another_machine_writes_to_is_left_alone(source, tmp_path)
     assert not other.exists()
 
 
-def test_damaged_ranks_and_ranks_of_other_values_are_made_again(source, wanted, tmp_path):
+def test_reshard_rewrites_damaged_and_other_ranks(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     ranks = part / "checkpoint/ranks"
     shutil.copytree(tmp_path / "wanted/ranks", ranks, dirs_exist_ok=True)

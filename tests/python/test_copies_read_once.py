@@ -54,7 +54,7 @@ ONCE = [["export", "--to", "dcp"], ["export", "--to", "zarr"], ["export", "--to"
 
 @pytest.mark.parametrize("memory", ["1M", "160M"])
 @pytest.mark.parametrize("command", ONCE, ids=" ".join)
-def test_each_byte_is_read_once(command, memory, tmp_path):
+def test_reshard_and_export_read_each_byte_once(command, memory, tmp_path):
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"
     run_ok("gen", tmp_path / "spec.yaml", "-o", source)
@@ -68,7 +68,7 @@ def test_each_byte_is_read_once(command, memory, tmp_path):
 
 
 @pytest.mark.quick
-def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
+def test_boxes_shared_by_many_ranks_are_read_again_and_compared(tmp_path):
     """If more ranks share a box than are open together, the others (6 of 70) read their part again and compare it."""
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"

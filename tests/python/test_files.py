@@ -59,7 +59,7 @@ def all_types(tmp_path):
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=3", "a=1,b=7"])
-def test_every_type_on_meshes(all_types, mesh, tmp_path):
+def test_file_tensors_have_the_same_bits_on_every_mesh(all_types, mesh, tmp_path):
     tensors, spec = all_types
     run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
     equal(tmp_path / "out", tensors)
@@ -70,7 +70,7 @@ def test_every_type_on_meshes(all_types, mesh, tmp_path):
     assert {t["path"]: t["sha256"] for t in run_json("digest", spec)["tensors"]} == wanted
 
 
-def test_ranks_made_alone_and_a_run_that_goes_on(all_types, tmp_path):
+def test_file_tensors_in_single_ranks_equal_one_run(all_types, tmp_path):
     tensors, spec = all_types
     run_ok("gen", spec, "-o", tmp_path / "whole")
     for rank in (4, 1, 0, 5, 2, 3):
@@ -82,7 +82,7 @@ def test_ranks_made_alone_and_a_run_that_goes_on(all_types, tmp_path):
     assert tree_of(tmp_path / "parts") == tree_of(tmp_path / "whole")
 
 
-def test_a_plan_knows_the_digest_and_not_the_place(all_types, tmp_path):
+def test_plan_records_the_digest_of_a_file_but_no_path(all_types, tmp_path):
     """Checkpoints contain only the digests of files, so moving files or writing their digests into
     the spec changes nothing."""
     tensors, spec = all_types
@@ -104,7 +104,7 @@ def test_a_plan_knows_the_digest_and_not_the_place(all_types, tmp_path):
     run_ok("diff", elsewhere / "other.yaml", tmp_path / "out/plan.json")
 
 
-def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
+def test_checkpoint_is_read_without_the_files_of_its_spec(all_types, tmp_path):
     tensors, spec = all_types
     run_ok("gen", spec, "-o", tmp_path / "out")
     shutil.rmtree(tmp_path / "tables")
@@ -118,7 +118,7 @@ def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
     equal(tmp_path / "reshard", tensors)
 
 
-def test_layouts_and_ties_and_padding(tmp_path):
+def test_file_tensors_work_with_layouts_ties_and_padding(tmp_path):
     words = words_of("bf16", (12, 10))
     tensors = {"w": ("bf16", words, ", shard: [a, b]"), "v": ("bf16", words, ", tie: w")}
     more = """  drawn: {shape: [12, 10], dtype: bf16, init: {normal: {std: 1}}}
@@ -142,7 +142,7 @@ layouts:
     assert np.array_equal(longer["w"], np.pad(words, ((0, 3), (0, 2))))
 
 
-def test_includes_and_overrides(tmp_path):
+def test_file_paths_are_relative_to_their_spec(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "here").mkdir()
     one, other = words_of("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
@@ -161,7 +161,7 @@ def test_includes_and_overrides(tmp_path):
     assert np.array_equal(reassemble(tmp_path / "stdin")["w"][1], one)
 
 
-def test_exports(tmp_path):
+def test_export_of_file_tensors_has_their_bits(tmp_path):
     from safetensors.numpy import load_file
     words = words_of("f32", (30, 8))
     spec = spec_of(tmp_path, {"w": ("f32", words, "")})
@@ -170,7 +170,7 @@ def test_exports(tmp_path):
     assert np.array_equal(load_file(file)["w"].view("<u4"), words)
 
 
-def test_another_content_is_found_before_it_is_used(tmp_path):
+def test_changed_content_of_a_file_is_found_before_use(tmp_path):
     words = words_of("f32", (300, 8))
     spec = spec_of(tmp_path, {"w": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()
@@ -196,7 +196,7 @@ def test_another_content_is_found_before_it_is_used(tmp_path):
     assert run_tool("plan", spec).returncode == 2
 
 
-def test_a_bool_is_0_or_1(tmp_path):
+def test_bool_file_with_a_byte_2_is_rejected(tmp_path):
     spec = spec_of(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
     result = run_tool("digest", spec)
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
@@ -205,21 +205,21 @@ def test_a_bool_is_0_or_1(tmp_path):
 
 
 @pytest.mark.parametrize("first, second", [("bool", "u8"), ("u8", "bool")])
-def test_a_file_of_two_types_is_checked_for_each(tmp_path, first, second):
+def test_file_of_two_dtypes_is_checked_for_each(tmp_path, first, second):
     words = np.array([0, 1, 2, 1], np.uint8)
     result = run_tool("digest", spec_of(tmp_path, {"v": (first, words, ""), "w": (second, words, "")}))
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
     run_ok("digest", spec_of(tmp_path, {"v": (first, words % 2, ""), "w": (second, words % 2, "")}))
 
 
-def test_many_files_need_few_descriptors(tmp_path):
+def test_gen_from_300_files_needs_few_descriptors(tmp_path):
     tensors = {f"w{i}": ("i32", np.arange(i, i + 20, dtype="<u4"), ", shard: [b]") for i in range(300)}
     spec = spec_of(tmp_path, tensors)
     run_ok("gen", spec, "-o", tmp_path / "out", wrap=["prlimit", "--nofile=64"])
     equal(tmp_path / "out", tensors)
 
 
-def test_random_boxes_of_the_library(tmp_path):
+def test_library_reads_random_boxes_of_files(tmp_path):
     import shardinit
     rng = random.Random(SEED)
     tensors = {"w": ("f64", words_of("f64", (40, 50)), ""), "v": ("i8", words_of("i8", (3, 4, 5, 6)), "")}
@@ -255,7 +255,7 @@ def bytes_read(folder, table, *arguments):
                if table.name in line)
 
 
-def test_a_file_is_hashed_once_and_read_in_parts(tmp_path):
+def test_gen_hashes_a_file_once_and_reads_only_its_parts(tmp_path):
     words = words_of("f32", (4096, 256))
     spec = spec_of(tmp_path, {"w": ("f32", words, ", shard: [b]"), "v": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()

@@ -47,7 +47,7 @@ def same(a, b):
     (lambda n: n.removeprefix("model."), "reads 20 names with `model.` before them"),
     (lambda n: "net." + n.removeprefix("model."), "reads 21 names without `net.`, with `model.` before them"),
     (lambda n: n.replace("model.layers.1.", "model.layers.1._fsdp_wrapped_module._orig_mod."), "without `_orig_mod.`")])
-def test_prefixes(tmp_path, model, change, said):
+def test_convert_adds_and_removes_prefixes_of_names(tmp_path, model, change, said):
     wanted, _ = converted(tmp_path, model)
     found, result = converted(tmp_path, {change(name): tensor for name, tensor in model.items()})
     assert found is not None and same(found, wanted) and said in result.stderr, result
@@ -61,12 +61,12 @@ def test_prefixes(tmp_path, model, change, said):
     lambda s: {name.replace("model.norm.", "model.final_norm."): t for name, t in s.items()},
     lambda s: {name.replace("lm_head.", "score."): t for name, t in s.items()},
     lambda s: s | {"model.layers.0.self_attn.attn.bias": torch.ones(32)}])  # a bias, not a mask
-def test_nothing_is_guessed(tmp_path, model, change):
+def test_convert_does_not_guess_ambiguous_names(tmp_path, model, change):
     found, result = converted(tmp_path, change(model))
     assert found is None and result.returncode == 2 and "reads" not in result.stderr, result
 
 
-def test_buffers_are_left_out(tmp_path, model):
+def test_convert_leaves_out_known_buffers(tmp_path, model):
     wanted, _ = converted(tmp_path, model)
     buffers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
     found, result = converted(tmp_path, model | buffers)
@@ -74,7 +74,7 @@ def test_buffers_are_left_out(tmp_path, model):
 
 
 @pytest.mark.parametrize("head, is_read", [("equal", True), ("other", False), ("half", False), ("smaller", False)])
-def test_a_tied_head_must_be_the_table(tmp_path, model, head, is_read):
+def test_convert_requires_a_tied_head_to_equal_the_table(tmp_path, model, head, is_read):
     (tmp_path / "tied.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": True}))
     table = model["model.embed_tokens.weight"]
     state = {name: tensor for name, tensor in model.items() if name != "lm_head.weight"}
@@ -121,7 +121,7 @@ def singletons(folder):
 @pytest.mark.parametrize("config", [LLAMA, {
     **LLAMA, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 3}])
 @pytest.mark.parametrize("lost", [None, 3, "_v"])
-def test_tensors_of_layers_of_megatron(tmp_path, config, lost):
+def test_convert_joins_megatrons_tensors_of_single_layers(tmp_path, config, lost):
     (tmp_path / "config.json").write_text(json.dumps(config))
     run_ok("export", tmp_path / "config.json", "--to", "dcp", "--layout", "torch_dist", "-o", tmp_path / "td")
     state = singletons(tmp_path / "td")

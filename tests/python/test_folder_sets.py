@@ -79,7 +79,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("what", FOLDERS)
-def test_which_set_is_the_model(tmp_path, what):
+def test_folder_with_several_models_is_resolved_or_rejected(tmp_path, what):
     make, wanted = FOLDERS[what]
     folder = tmp_path / "in"
     folder.mkdir()
@@ -93,7 +93,7 @@ def test_which_set_is_the_model(tmp_path, what):
             assert "adapters are not merged" in said
 
 
-def test_one_set_is_chosen_by_its_path(tmp_path):
+def test_path_of_an_index_selects_its_files(tmp_path):
     """The path of an index selects its files in every command, together with the config next to it."""
     folder = tmp_path / "in"
     sharded(folder, MODEL, "model.fp32", index="model.safetensors.index.fp32.json")
@@ -112,7 +112,7 @@ def test_one_set_is_chosen_by_its_path(tmp_path):
     assert f"lists `{part.name}`, which is missing" in read(folder / "model.safetensors.index.fp32.json", tmp_path / "lost")[1]
 
 
-def test_an_index_of_pytorch_files_is_chosen_by_its_path(tmp_path):
+def test_path_of_a_pytorch_index_selects_its_files(tmp_path):
     folder, files = tmp_path / "in", {}
     one(folder, OTHER, "model.safetensors")
     for i, (name, tensor) in enumerate(MODEL.items()):
@@ -126,7 +126,7 @@ def test_an_index_of_pytorch_files_is_chosen_by_its_path(tmp_path):
 
 @pytest.mark.parametrize("listed", [0, 1])
 @pytest.mark.parametrize("stale", [torch.full((6,), 7.0), torch.full((3, 2), 7.0), torch.ones(6).half()])
-def test_the_index_decides_between_two_copies(tmp_path, listed, stale):
+def test_index_decides_between_two_copies_of_a_tensor(tmp_path, listed, stale):
     """If two files have the same tensor, the index decides, whatever the shape and type of the stale copy."""
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     folder = tmp_path / "in"
@@ -144,7 +144,7 @@ def test_the_index_decides_between_two_copies(tmp_path, listed, stale):
     (True, "encoder.embed_tokens.weight", True), (False, "decoder.embed_tokens.weight", True), (None, "lm_head.weight", True),
     (True, "lm_head.weight", True), (False, "lm_head.weight", False), ("no config", "lm_head.weight", False),
     (True, "encoder.final_layer_norm.weight", False), (True, "embed_tokens.weight", False)])
-def test_tied_tensors_that_an_index_lists(tmp_path, tie, name, is_read):
+def test_index_may_list_tied_tensors_that_are_absent(tmp_path, tie, name, is_read):
     state = {"shared.weight": torch.ones(3, 2), "w": torch.ones(2)}
     folder = tmp_path / "in"
     sharded(folder, state, index=INDEX)
@@ -158,7 +158,7 @@ def test_tied_tensors_that_an_index_lists(tmp_path, tie, name, is_read):
     assert name in said
 
 
-def test_metadata_of_safetensors_is_kept(tmp_path):
+def test_convert_keeps_safetensors_metadata(tmp_path):
     """Metadata of safetensors is kept, since torchao describes its tensors there."""
     metadata = {"format": "pt", "w": json.dumps({"_type": "Int8Tensor"}), "tensor_names": '["w"]'}
     folder = tmp_path / "in"

@@ -31,7 +31,7 @@ def hub(folder, state=STATE, name="model.safetensors", **config):
     return folder
 
 
-def test_tied_config_with_another_head(tmp_path):
+def test_convert_keeps_a_head_that_differs_from_its_tie(tmp_path):
     """If config.json ties a head that differs from the embedding, both tensors are kept and a message reports it;
     Transformers would untie them silently."""
     folder = hub(tmp_path / "in", tie_word_embeddings=True)
@@ -43,7 +43,7 @@ def test_tied_config_with_another_head(tmp_path):
     assert "ties" not in run_tool("digest", folder).stderr
 
 
-def test_index_that_names_another_file(tmp_path):
+def test_file_headers_decide_instead_of_a_wrong_index(tmp_path):
     """The headers of the files decide which tensors they hold; the index only lists files."""
     folder = tmp_path / "in"
     hub(folder, {"a": torch.ones(2)}, "model-00001-of-00002.safetensors")
@@ -62,7 +62,7 @@ def test_index_that_names_another_file(tmp_path):
     assert f"`{files[0]}` is missing" in refused("digest", folder)
 
 
-def test_single_file_beside_an_index(tmp_path):
+def test_convert_rejects_a_single_file_next_to_an_index(tmp_path):
     folder = hub(tmp_path / "in")
     hub(folder, {"a": torch.ones(2)}, "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(
@@ -71,7 +71,7 @@ def test_single_file_beside_an_index(tmp_path):
 
 
 @pytest.mark.parametrize("bit", ["conj", "neg"])
-def test_views_whose_bytes_are_not_their_values(tmp_path, bit):
+def test_digest_rejects_conjugate_and_negative_views(tmp_path, bit):
     value = torch.complex(torch.ones(3), torch.ones(3)).conj()
     torch.save({"a": value if bit == "conj" else value.imag}, tmp_path / "in.pt")
     assert f"the bit `{bit}`" in refused("digest", tmp_path / "in.pt", code=5)
@@ -85,7 +85,7 @@ def rewritten(path, to, change, compression=zipfile.ZIP_STORED):
     return to
 
 
-def test_big_endian_and_compressed_archives(tmp_path):
+def test_digest_rejects_big_endian_and_compressed_archives(tmp_path):
     torch.save(STATE, tmp_path / "in.pt")
     big = rewritten(tmp_path / "in.pt", tmp_path / "big.pt",
                     lambda name, data: b"big" if name.endswith("byteorder") else data)
@@ -96,7 +96,7 @@ def test_big_endian_and_compressed_archives(tmp_path):
     assert run_ok("digest", plain).stdout == run_ok("digest", tmp_path / "in.pt").stdout
 
 
-def test_legacy_file_of_a_linear_layer(tmp_path):
+def test_legacy_torch_file_of_a_linear_layer_is_read(tmp_path):
     """In old files of torch.save, a count of 12 elements precedes the 48 bytes of a 4 × 3 weight."""
     layer = torch.nn.Linear(4, 3)
     torch.save(layer.state_dict(), tmp_path / "in.pt", _use_new_zipfile_serialization=False)
@@ -107,7 +107,7 @@ def test_legacy_file_of_a_linear_layer(tmp_path):
     assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 2 tensors\n"
 
 
-def test_strides_have_no_product(tmp_path):
+def test_strides_with_a_product_over_64_bits_are_read(tmp_path):
     """The product of strides may exceed 64 bits: for these twelve dimensions it is 2^66."""
     tensor = torch.arange(4096, dtype=torch.float32).reshape([2] * 12)
     torch.save({"a": tensor}, tmp_path / "many.pt")
@@ -118,7 +118,7 @@ def test_strides_have_no_product(tmp_path):
     assert torch.equal(safetensors_torch.load_file(tmp_path / "turned/model.safetensors")["a"], tensor.permute(*range(10, -1, -1), 11))
 
 
-def test_what_would_have_to_run_is_refused(tmp_path):
+def test_digest_rejects_pickles_that_would_run_code(tmp_path):
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)
     torch.save({"optimizer": {}, "epoch": 1}, tmp_path / "no.pt")
@@ -130,7 +130,7 @@ def test_what_would_have_to_run_is_refused(tmp_path):
     assert "_rebuild_sparse_tensor" in refused("digest", tmp_path / "s.pt", code=5)
 
 
-def test_strided_tensors(tmp_path):
+def test_strided_tensors_of_torch_files_are_read(tmp_path):
     base = torch.arange(24.0).reshape(4, 6)
     state = {"rows": base[:, 1:4], "transposed": base.t(), "expanded": torch.ones(1).expand(3, 2), "tied": base}
     torch.save(state, tmp_path / "in.pt")
@@ -143,7 +143,7 @@ def test_strided_tensors(tmp_path):
     ((5000, 3, 100), (1, 500000, 5000)), ((2000, 3000), (3000 + 4096, 1)), ((70000, 2), (1, 70000)), ((1200, 1200), (1, 1)),
 ])
 @pytest.mark.parametrize("options", [[], ["--memory", "1M", "-j", 1], ["--mesh", "fsdp=3", "--sharding", "fsdpv2"]])
-def test_tensors_that_lie_apart_in_a_storage(tmp_path, shape, strides, options):
+def test_strided_tensors_with_many_runs_are_read(tmp_path, shape, strides, options):
     """Strided tensors are read even if their runs are too many to list, from a file and from a DCP item."""
     end = sum((n - 1) * s for n, s in zip(shape, strides)) + 1
     tensor = torch.arange(end + 3, dtype=torch.float32)[3:].as_strided(shape, strides)
@@ -158,7 +158,7 @@ def test_tensors_that_lie_apart_in_a_storage(tmp_path, shape, strides, options):
         run_ok("stats", tmp_path / source)
 
 
-def test_archives_of_other_packages_are_named(tmp_path):
+def test_error_names_the_package_of_a_foreign_archive(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.ones(3))
     with zipfile.ZipFile(tmp_path / "a.keras", "w") as out:
         out.writestr("metadata.json", "{}")
@@ -170,7 +170,7 @@ def test_archives_of_other_packages_are_named(tmp_path):
             assert f" {what}, not " in said and f"shardinit {command} {tmp_path / file}" not in said
 
 
-def test_items_of_dcp_in_safetensors(tmp_path):
+def test_dcp_items_in_safetensors_are_read(tmp_path):
     filesystem = client_of("torch.distributed.checkpoint.filesystem")
     dcp = client_of("torch.distributed.checkpoint")
     state = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.tensor(5)}
@@ -183,7 +183,7 @@ def test_items_of_dcp_in_safetensors(tmp_path):
     assert "`b` is F16 [3], but `.metadata` says BF16 [3]" in refused("digest", tmp_path / "in", code=5)
 
 
-def test_names_that_a_format_cannot_carry_are_refused(tmp_path):
+def test_convert_rejects_names_that_a_format_cannot_hold(tmp_path):
     folder = hub(tmp_path / "in", {"a b": torch.ones(2), "c/d": torch.ones(2)})
     assert "`a b` cannot be a name in a checkpoint" in refused("convert", folder, "--to", "hdf5", "-o", tmp_path / "out")
     assert "`a b` cannot be a name in a checkpoint" in refused("reshard", folder, "-o", tmp_path / "out")
@@ -196,7 +196,7 @@ def test_names_that_a_format_cannot_carry_are_refused(tmp_path):
     assert "`__metadata__` is not the name of a tensor in safetensors files" in said and not (tmp_path / "out").exists()
 
 
-def test_folders_that_are_known_and_not_read(tmp_path):
+def test_unsupported_folders_are_rejected_with_a_hint(tmp_path):
     folder = tmp_path / "deepspeed"
     folder.mkdir()
     (folder / "zero_to_fp32.py").write_text("{}")
@@ -211,7 +211,7 @@ def test_folders_that_are_known_and_not_read(tmp_path):
     assert "holds safetensors files and zarr arrays" in refused("digest", both, code=2)
 
 
-def test_tensors_that_cannot_be_carried(tmp_path):
+def test_convert_rejects_unsupported_tensors_unless_dropped(tmp_path):
     state = {"a": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2)), "z": torch.zeros(0)}
     folder = hub(tmp_path / "in", state)
     assert "cannot copy `c`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", code=5)
@@ -221,7 +221,7 @@ def test_tensors_that_cannot_be_carried(tmp_path):
                                                     "--drop", "c", "--drop", "z")
 
 
-def test_another_source_is_never_taken_for_the_first(tmp_path):
+def test_convert_of_another_source_is_a_conflict(tmp_path):
     folder = hub(tmp_path / "in")
     for form in ["dcp", "hdf5"]:
         out = tmp_path / form
@@ -238,7 +238,7 @@ def test_another_source_is_never_taken_for_the_first(tmp_path):
         renamed.rename(folder)
 
 
-def test_links_of_a_cache_are_followed(tmp_path):
+def test_links_of_a_model_cache_are_followed(tmp_path):
     hub(tmp_path / "blobs")
     folder = tmp_path / "snapshot"
     folder.mkdir()
@@ -246,7 +246,7 @@ def test_links_of_a_cache_are_followed(tmp_path):
     assert run_ok("digest", folder).stdout == run_ok("digest", tmp_path / "blobs").stdout
 
 
-def test_out_of_the_ordinary(tmp_path):
+def test_stats_counts_nan_infinity_and_zero_rows(tmp_path):
     state = {"w": torch.ones(4, 3), "bad": torch.tensor([1.0, float("nan"), float("inf")])}
     state["w"][1:3] = 0
     found = {t["path"]: t for t in json.loads(run_ok("stats", hub(tmp_path / "in", state), "--json").stdout)["tensors"]}
@@ -259,7 +259,7 @@ def test_out_of_the_ordinary(tmp_path):
     assert text.endswith("t06 (1), t07 (1) and 3 more\n")
 
 
-def test_rows_of_zeros_in_files_that_have_parts_of_rows(tmp_path):
+def test_stats_skips_zero_rows_in_files_with_parts_of_rows(tmp_path):
     """stats does not count rows of zeros in files that store parts of rows, since half a row of zeros is not a row of
     zeros."""
     (tmp_path / "spec.yaml").write_text("""
@@ -280,7 +280,7 @@ modules:
     assert text.count(" of zeros") == 1 and "-, 2 rows of zeros\n" in text
 
 
-def test_values_are_compared_bit_by_bit(tmp_path):
+def test_diff_compares_values_bit_by_bit(tmp_path):
     a, b = np.zeros((3, 4), "f4"), np.zeros((3, 4), "f4")
     b[1, 2] = -0.0
     a[2, 3], b[2, 3] = np.array([0x7FC00001, 0x7FC00002], "u4").view("f4")
@@ -291,7 +291,7 @@ def test_values_are_compared_bit_by_bit(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
-def test_values_of_long_tensors_are_compared(tmp_path, jobs):
+def test_diff_compares_values_of_large_tensors(tmp_path, jobs):
     """diff counts the differing elements of several large tensors and reports the first one of each."""
     shape, places = (3, 7, 100_003), {"v": [2_100_000, 1_050_001, 1_050_003], "w": [1_700_000], "u": []}
     before = {name: torch.zeros(shape, dtype=torch.float64 if name == "v" else torch.float32) for name in places}
@@ -312,7 +312,7 @@ def test_values_of_long_tensors_are_compared(tmp_path, jobs):
     ((torch.float16, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float16, (4, 6))),
     ((torch.float32, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float32, (4, 6))),
     ((torch.float32, (4, 6)), (torch.float32, (6, 4))), ((torch.float32, (4, 6)), (torch.float32, (24,)))])
-def test_a_head_of_another_form_is_not_tied(tmp_path, head, table):
+def test_head_of_another_dtype_or_shape_is_not_tied(tmp_path, head, table):
     """A head whose type or shape differs from the embedding's is not tied, even if all bytes of both are zeros."""
     state = {name: torch.zeros(shape, dtype=dtype)
              for name, (dtype, shape) in (("lm_head.weight", head), ("model.embed_tokens.weight", table))}
@@ -324,7 +324,7 @@ def test_a_head_of_another_form_is_not_tied(tmp_path, head, table):
 @pytest.mark.parametrize("dtype, said", [
     ("bf16", "2 tensors become bf16; 2 of other types stay\n"), ("f64", "2 tensors become f64; 2 of other types stay\n"),
     ("f32", "1 tensor becomes f32; 1 of other types stays\n"), ("f16", "3 tensors become f16; 2 of other types stay\n")])
-def test_tensors_that_have_a_type_are_not_counted(tmp_path, dtype, said):
+def test_convert_counts_only_tensors_whose_dtype_changes(tmp_path, dtype, said):
     state = {"a": torch.ones(2), "b": torch.zeros(2), "c": torch.ones(3).bfloat16(), "i": torch.arange(3), "k_scale": torch.ones(1)}
     if dtype == "f64":
         state["b"] = state["b"].double()
@@ -335,7 +335,7 @@ def test_tensors_that_have_a_type_are_not_counted(tmp_path, dtype, said):
         "convert", tmp_path / "dcp", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "f16").stderr
 
 
-def test_types_change_only_when_asked(tmp_path):
+def test_convert_changes_dtypes_only_on_request(tmp_path):
     values = torch.cat([torch.randn(1000) * 10.0 ** k for k in range(-3, 4)])
     values[:4] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-40])
     scales = {name: values[:8].clone() for name in ("w_scale_inv", "k_scale", "k_scales", "k.scales")}
@@ -374,7 +374,7 @@ def random_bits_of(cls, config, folder):
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
-def test_layouts_there_and_back(tmp_path, family):
+def test_every_layout_converts_back_bit_for_bit(tmp_path, family):
     """Every layout (stacked, fused, interleaved, padded) can be converted back bit for bit, and files do not depend on
     the number of jobs."""
     transformers = client_of("transformers")
@@ -406,7 +406,7 @@ def test_layouts_there_and_back(tmp_path, family):
     assert "no difference" in run_ok("diff", folder, tmp_path / "end", "--values").stdout
 
 
-def test_layouts_that_do_not_fit(tmp_path):
+def test_convert_rejects_a_layout_that_does_not_fit(tmp_path):
     transformers = client_of("transformers")
     config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
                                       vocab_size=8)
@@ -435,7 +435,7 @@ def wide(folder):
 @pytest.mark.faults
 @pytest.mark.parametrize("form", ["dcp", "hdf5"])
 @pytest.mark.parametrize("what", ["xor", "disguise", "cut", "swap"])
-def test_sources_that_change_under_way(tmp_path, form, what):
+def test_convert_detects_a_source_that_changes_meanwhile(tmp_path, form, what):
     """If the source changes before any read, convert fails without output, or writes the values from before the
     change."""
     folder = tmp_path / "in"
@@ -468,7 +468,7 @@ def test_sources_that_change_under_way(tmp_path, form, what):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("form", ["dcp", "hdf5"])
-def test_conversions_that_are_killed(tmp_path, form):
+def test_convert_resumes_after_sigkill_at_any_step(tmp_path, form):
     """After a kill at any step, the same command completes the conversion with the same bytes."""
     folder = tmp_path / "in"
     wide(folder)
@@ -484,7 +484,7 @@ def test_conversions_that_are_killed(tmp_path, form):
         assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, kill
 
 
-def test_a_file_with_a_long_header_is_known(tmp_path):
+def test_safetensors_file_with_a_long_header_is_recognized(tmp_path):
     for count in (1, 2000):
         folder = hub(tmp_path / str(count), {f"layers.{i}.weight": torch.ones(1) for i in range(count)})
         assert "this is a safetensors file, not a spec" in refused("validate", folder / "model.safetensors", code=2)
@@ -492,7 +492,7 @@ def test_a_file_with_a_long_header_is_known(tmp_path):
 
 @pytest.mark.parametrize("form", ["checkpoint", "safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("to", ["hdf5", "safetensors"])
-def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
+def test_convert_to_a_layout_works_with_dropped_tensors(tmp_path, form, to):
     """Sources whose extra tensors are dropped can be converted to a layout, including checkpoints with a manifest."""
     lines = {name: f"  {name}: {{shape: [{rows}, 3], init: {{normal: {{std: 1}}}}, shard: [t]}}\n"
              for name, rows in {"a": 4, "b": 2, "w": 6, "x": 8}.items()}
@@ -512,7 +512,7 @@ def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
 
 
 @pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", "", ".blob", "-old", "-st"])
-def test_one_file_is_known_by_its_end_or_its_beginning(tmp_path, end):
+def test_single_file_is_recognized_by_suffix_or_first_bytes(tmp_path, end):
     """The end of a file's name or its first bytes identify its format, in every command."""
     state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
     whole = run_ok("digest", hub(tmp_path / "in", state)).stdout
@@ -527,7 +527,7 @@ def test_one_file_is_known_by_its_end_or_its_beginning(tmp_path, end):
     assert run_ok("digest", tmp_path / "out").stdout == whole
 
 
-def test_steps_of_runs_are_found(tmp_path):
+def test_latest_step_of_a_run_is_found(tmp_path):
     """The latest step of a run is found from Megatron-core's iteration file or in the item folders of Orbax's
     managers."""
     run_ok("gen", TINY, "-o", tmp_path / "own")
@@ -549,7 +549,7 @@ def test_steps_of_runs_are_found(tmp_path):
     assert "has no iteration, but `../..`" in refused("digest", run, code=5)
 
 
-def test_parts_of_a_transposed_tensor_that_change_under_way(tmp_path):
+def test_convert_detects_a_replaced_part_of_a_transposed_tensor(tmp_path):
     """If one of two files is replaced before any read, convert reports it or uses only one version of the file."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2}}\n"

@@ -25,7 +25,7 @@ class Held(dict):
     """A dictionary whose items only its class can restore."""
 
 
-def test_tensors_in_lists_and_classes(tmp_path):
+def test_tensors_in_lists_are_read_and_in_classes_rejected(tmp_path):
     """List items are named as in torch.distributed.checkpoint; objects that contain tensors but cannot be read are
     refused."""
     state = {"w": torch.ones(1), "a": [torch.ones(2), {"b": torch.zeros(2)}, 3], "d": collections.defaultdict(dict)}
@@ -40,7 +40,7 @@ def test_tensors_in_lists_and_classes(tmp_path):
     assert "neither text nor a whole number" in refused("digest", tmp_path / "key.pt", code=5)
 
 
-def test_dictionaries_that_multiply(tmp_path):
+def test_exponential_and_cyclic_pickles_are_rejected(tmp_path):
     """Dictionaries that contain one another 30 times on 14 levels (30^14 entries) or form a cycle are refused."""
     inner = {}
     for _ in range(14):
@@ -53,7 +53,7 @@ def test_dictionaries_that_multiply(tmp_path):
     assert "too deep" in refused("digest", tmp_path / "cycle.pt", code=5)
 
 
-def test_arrays_that_are_missing_or_in_groups(tmp_path):
+def test_zarr_arrays_that_are_missing_or_in_groups_are_rejected(tmp_path):
     hub(tmp_path / "in")
     out = tmp_path / "zarr"
     run_ok("convert", tmp_path / "in", "--to", "zarr", "-o", out)
@@ -70,7 +70,7 @@ def test_arrays_that_are_missing_or_in_groups(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
-def test_exports_that_are_damaged(tmp_path, form):
+def test_convert_detects_a_damaged_export(tmp_path, form):
     """Damaged bytes are detected by the export's record, whether tensors are copied whole or in parts."""
     folder = hub(tmp_path / "in")
     export = tmp_path / "export"
@@ -91,7 +91,7 @@ def test_exports_that_are_damaged(tmp_path, form):
     assert "no bytes are compared with it" in run_ok("convert", export, "--to", "dcp", "-o", out).stderr
 
 
-def test_names_of_a_run_without_an_optimizer(tmp_path):
+def test_step_and_scaler_are_tensors_without_an_optimizer(tmp_path):
     """Without an optimizer, `step` and `scaler.w` belong to the model; next to one, they are only counted."""
     state = {"scaler.w": torch.ones(3), "step": torch.ones(1), "w": torch.ones(2)}
     folder = hub(tmp_path / "in", state)
@@ -107,7 +107,7 @@ def test_names_of_a_run_without_an_optimizer(tmp_path):
     assert "1 entry of `optimizer`, 1 entry of `scaler`, 1 entry of `step`" in result.stderr
 
 
-def test_what_pads_is_said_to_be_left_out(tmp_path):
+def test_convert_reports_padding_that_it_leaves_out(tmp_path):
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: padded
@@ -127,7 +127,7 @@ layouts:
         assert "no difference" in run_ok("diff", out, rows, "--values").stdout
 
 
-def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):
+def test_tensor_stored_only_in_part_counts_as_missing(tmp_path):
     """A missing tensor is an error, even if another tensor holds the only part that the layout needs."""
     write = {"a": {"shape": [2], "init": "ones"}, "b": {"shape": [3], "init": "ones"}}
     for order in ("a", "b"), ("b", "a"):
@@ -142,14 +142,14 @@ def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):
         shutil.rmtree(tmp_path / "in")
 
 
-def test_names_in_one_another(tmp_path):
+def test_convert_rejects_a_name_inside_another_name(tmp_path):
     folder = hub(tmp_path / "in", {"w": torch.ones(1), "w.0": torch.ones(2)})
     for arguments in ["convert", folder, "--to", "hdf5"], ["reshard", folder]:
         assert "`w` is a tensor, and `w.0` would lie in it" in refused(*arguments, "-o", tmp_path / "out", code=2)
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
 
 
-def test_tensors_that_are_not_read_are_not_equal(tmp_path):
+def test_diff_does_not_call_unread_tensors_equal(tmp_path):
     state = {"w": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2))}
     one, two = hub(tmp_path / "one", state), hub(tmp_path / "two", {"w": state["w"]})
     for other in one, two:
@@ -169,7 +169,7 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
     assert "has no tensor that is read" in refused("digest", hub(tmp_path / "none", {}), code=2)
 
 
-def test_what_is_no_file_is_called_so(tmp_path):
+def test_named_pipe_is_reported_as_a_device(tmp_path):
     """A named pipe with a model file's name is reported as a device, and not opened."""
     for name in "model.safetensors", "pytorch_model.bin":
         folder = tmp_path / name
@@ -186,7 +186,7 @@ SIGNS = ["manifest.json", "plan.json", "Plan.JSON", "config.json", "model.safete
 
 
 @pytest.mark.parametrize("name", ["_METADATA", "_CHECKPOINT_METADATA", "shardinit-export.json", "_metadata", *SIGNS])
-def test_names_of_files_of_a_format(tmp_path, name):
+def test_zarr_rejects_tensors_named_like_its_own_files(tmp_path, name):
     folder = hub(tmp_path / "in", {name: torch.ones(1), "w": torch.ones(2)})
     message = refused("convert", folder, "--to", "zarr", "-o", tmp_path / "out", code=2)
     what = "that readers of such a folder look for" if name in SIGNS else "of the format"
@@ -197,7 +197,7 @@ def test_names_of_files_of_a_format(tmp_path, name):
     assert run_ok("digest", tmp_path / "dcp").stdout == run_ok("digest", folder).stdout
 
 
-def test_numbers_that_are_refused_are_said_exactly(tmp_path):
+def test_error_prints_rejected_integers_exactly(tmp_path):
     folder = hub(tmp_path / "in", {"w": torch.tensor([1, 2**62 + 1])})
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
@@ -216,7 +216,7 @@ WHOLE = [0, 1, -1, 255, 256, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**53 - 1, 2*
 
 @pytest.mark.parametrize("to", ["u8", "i8", "i32", "i64", "u64"])
 @pytest.mark.parametrize("of", ["int64", "uint64", "float64"])
-def test_whole_numbers_of_64_bits(of, to, tmp_path):
+def test_integers_of_64_bits_are_copied_exactly_or_rejected(of, to, tmp_path):
     """A number that both types can hold is copied exactly, also beyond 2^53; any other is refused and printed."""
     type_of = numpy.dtype({"u": "uint", "i": "int"}[to[0]] + to[1:])
     for number in WHOLE:
@@ -257,7 +257,7 @@ OF_TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
 
 @pytest.mark.parametrize("case, dtype", [*((case, "f32") for case in HELD_TWICE), ("of-two", "bf16"), ("of-two", "f64")])
-def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
+def test_stored_tensors_that_share_a_part_must_agree(tmp_path, case, dtype):
     """If two stored tensors differ in a shared part, the message names both tensors and the place."""
     width = 801  # `large` has more than 1 MiB in each type.
     drawn = {name: torch.arange(rows * width).remainder(251).reshape(rows, width).to(OF_TORCH[dtype])
@@ -300,7 +300,7 @@ def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
                 assert not (tmp_path / "out").exists()
 
 
-def test_a_tensor_that_the_layout_has_twice_may_be_there_once(tmp_path):
+def test_source_needs_only_one_of_two_equal_tensors(tmp_path):
     """If the source has only one of two equal stored tensors, the layout still gets both."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\n"
                                         "modules: {w: {shape: [4, 3], init: ones}, v: {shape: [3], init: ones}}\n"
@@ -314,7 +314,7 @@ def test_a_tensor_that_the_layout_has_twice_may_be_there_once(tmp_path):
         assert run_ok("digest", out).stdout == whole
 
 
-def test_types_that_do_not_meet_in_one_tensor(tmp_path):
+def test_convert_rejects_fusing_tensors_of_different_dtypes(tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
                                         "  {q: {shape: [4, 3], init: ones}, k: {shape: [4, 3], init: ones}}\n"
                                         "layouts: {fused: {qk: {from: {concat: {axis: 0, of: [q, k]}}}}}\n")
@@ -324,7 +324,7 @@ def test_types_that_do_not_meet_in_one_tensor(tmp_path):
         code=2)
 
 
-def test_what_another_convention_is_for(tmp_path):
+def test_gen_does_not_apply_the_convention_of_a_layout(tmp_path):
     """`gen` reports that it does not apply a layout's convention to values, and refuses such a layout for elements of a
     source."""
     numbers = torch.arange(6.0).reshape(2, 3)
@@ -345,7 +345,7 @@ def test_what_another_convention_is_for(tmp_path):
                "-o", tmp_path / f"other-{key.replace(': ', '')}")
 
 
-def test_how_deep_a_file_may_go(tmp_path):
+def test_nested_torch_files_are_read_to_16_levels(tmp_path):
     """Sixteen nested dictionaries or lists are read, one more level is refused."""
     for what, wrap in (("dictionaries", lambda inner: {"a": inner}), ("lists", lambda inner: [inner])):
         for levels in range(13, 19):
@@ -361,7 +361,7 @@ def test_how_deep_a_file_may_go(tmp_path):
                 assert done.returncode == 5 and f"its {what} lie too deep in one another: over 16 levels" in done.stderr, (levels, done)
 
 
-def test_many_runs(tmp_path):
+def test_strided_tensors_of_65536_runs_are_read(tmp_path):
     """A tensor of 65,536 or more runs is read with PyTorch's values."""
     base = torch.arange(3.0 * (2**16 + 2))
     for rows in 2**16 - 1, 2**16, 2**16 + 1:
@@ -372,7 +372,7 @@ def test_many_runs(tmp_path):
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_tensors_that_end_behind_their_storage(tmp_path, is_legacy):
+def test_tensors_larger_than_their_storage_are_rejected(tmp_path, is_legacy):
     """A tensor whose shape needs five or six elements of a storage with four is refused."""
     torch.save({"w": torch.arange(4.0)}, tmp_path / "in.pt", _use_new_zipfile_serialization=not is_legacy)
     for elements in 4, 5, 6:
@@ -391,7 +391,7 @@ def test_tensors_that_end_behind_their_storage(tmp_path, is_legacy):
 
 
 @pytest.mark.parametrize("count", [0, 3, 5, 2**30, 2**61, 2**62, 2**62 + 4, 2**63, 2**64 - 1])
-def test_counts_of_older_files_are_what_is_there(tmp_path, count):
+def test_legacy_storage_count_must_match_the_file(tmp_path, count):
     torch.save({"w": torch.arange(4.0)}, tmp_path / "in.pt", _use_new_zipfile_serialization=False)
     data = (tmp_path / "in.pt").read_bytes()
     at = len(data) - 24
@@ -402,7 +402,7 @@ def test_counts_of_older_files_are_what_is_there(tmp_path, count):
         assert f"the storage `0` has {count} elements of 4 bytes, but 16 bytes are left" in re.sub(r"storage `\d+`", "storage `0`", said)
 
 
-def test_items_of_another_shape_or_size(tmp_path):
+def test_dcp_items_must_match_their_metadata(tmp_path):
     """A DCP item must be an archive with a tensor of the shape in .metadata and with all of its bytes."""
     folder = tmp_path / "in"
     checkpoint = client_of("torch.distributed.checkpoint")
@@ -431,7 +431,7 @@ def test_items_of_another_shape_or_size(tmp_path):
             assert info.relative_path in said, said
 
 
-def test_arrays_that_leave_out_what_they_are(tmp_path):
+def test_zarr_arrays_must_have_all_required_keys(tmp_path):
     """Arrays need all keys that zarr 2 requires; without `dimension_separator`, dots separate the names of chunks."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
                                         "modules: {w: {shape: [4, 6], shard: [a, b], init: {normal: {std: 1}}}}\n")
