@@ -103,7 +103,7 @@ def steps(text):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.split(",")[-1])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_call_may_fail(name, kind, start, tmp_path):
+def test_commands_handle_each_failing_system_call(name, kind, start, tmp_path):
     command = COMMANDS[name].split()
     if kind == "close" and name == "inspect of a file":
         pytest.skip("strace does not close what it says could not be closed, so a pipe does not end")

@@ -71,7 +71,7 @@ def change(path, at, bits):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", [*SPECS, *FORMATS])
-def test_verify_finds_each(kind, tmp_path):
+def test_verify_detects_a_change_of_any_byte(kind, tmp_path):
     folder = made(kind, tmp_path)
     chosen, number = bytes_of(folder)
     print(f"SHARDINIT_EVERY_BYTE={DAY}: {len(chosen)} of {number} bytes")
@@ -85,7 +85,7 @@ def test_verify_finds_each(kind, tmp_path):
     run_ok("verify", folder)
 
 
-def test_both_format_versions_are_there(tmp_path):
+def test_byte_changes_cover_both_format_versions(tmp_path):
     versions = {}
     for kind in SPECS:
         (tmp_path / kind).mkdir()
@@ -103,7 +103,7 @@ def source(tmp_path):
 
 
 @pytest.mark.faults
-def test_a_copy_in_progress(source, tmp_path):
+def test_reshard_detects_changed_bytes_of_an_unfinished_copy(source, tmp_path):
     """reshard gives the right result even if any byte left by a killed run has changed."""
     mesh = ["--mesh", "a=4"]
     run_ok("reshard", source, *mesh, "-o", tmp_path / "wanted")

@@ -397,7 +397,7 @@ assert ASKED, f"SHARDINIT_FAULTS: no command is like `{PATTERN}`"
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_fault(name, tmp_path):
+def test_commands_recover_from_every_injected_fault(name, tmp_path):
     command = Command(name, tmp_path)
     chance = random.Random(f"{SEED} {name}")
     if PATTERN:
@@ -432,7 +432,7 @@ def fails(folder):
 
 
 @pytest.mark.parametrize("calls", ["open", "pread"])
-def test_whose_file_it_is_must_be_read(calls, folder, fails):
+def test_unreadable_old_output_exits_with_status_3(calls, folder, fails):
     """If the old output cannot be read, the run ends with 3, not with 4 as if another program had written it.
     Interrupted and short reads are retried."""
     words = ["plan", "spec.yaml", "--html", "page"]
@@ -445,19 +445,19 @@ def test_whose_file_it_is_must_be_read(calls, folder, fails):
     run_ok(*words, cwd=folder, env=interposed(rule("pread", "short", 1)))
 
 
-def test_mounts_that_cannot_be_read_are_no_bug(folder, fails):
+def test_gen_works_if_the_mount_table_is_unreadable(folder, fails):
     result = fails("read", errno.EIO, "mountinfo", "gen", "spec.yaml", "-o", "out")
     assert result.returncode == 0, result.stderr  # Before a fix, the status was 70.
 
 
-def test_a_folder_whose_opening_is_interrupted_is_opened_again(folder, fails):
+def test_interrupted_open_of_a_folder_is_retried(folder, fails):
     for words in (["status", "source"], ["gen", "spec.yaml", "-o", "out"], ["verify", "source"]):
         for when in range(1, 8):
             result = fails("open", errno.EINTR, f"{folder}/", *words, when=when)
             assert result.returncode == 0, result.stderr
 
 
-def test_a_spec_that_cannot_be_looked_at_is_not_the_shipped_one(folder, fails):
+def test_stat_error_on_a_spec_does_not_select_the_shipped_one(folder, fails):
     (folder / "llama3-tiny").write_text(SPEC)
     wanted = run_ok("digest", "llama3-tiny", cwd=folder).stdout
     for when in range(1, 8):
@@ -467,7 +467,7 @@ def test_a_spec_that_cannot_be_looked_at_is_not_the_shipped_one(folder, fails):
 
 
 @pytest.mark.parametrize("error", ["EIO", "ESTALE"])
-def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
+def test_unreadable_hdf5_exits_with_status_3(error, folder, fails):
     """Unreadable HDF5 gives status 3, so that jobs try again; 5 is for hostile and 2 for other files."""
     words = ["inspect", "source/ranks/rank-00001.h5"]
     printed = run_ok(*words, cwd=folder).stdout
@@ -483,7 +483,7 @@ def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
 
 
 @pytest.mark.parametrize("calls", ["open", "stat", "mkdir", "rename", "unlink", "fsync"])
-def test_no_staged_folder_stays(calls, folder):
+def test_next_run_removes_a_staged_folder(calls, folder):
     """After a run is killed or fails at any of these calls, the next run removes its staged folder."""
     words = ["reshard", "source", "--mesh", "a=4", "-o", "out"]
     run_ok(*words, cwd=folder)
@@ -498,7 +498,7 @@ def test_no_staged_folder_stays(calls, folder):
             shutil.rmtree(folder / "out")
 
 
-def test_a_foreign_source_that_cannot_be_looked_at_has_not_changed(folder, fails):
+def test_stat_error_on_a_source_is_not_a_change(folder, fails):
     """A `stat` error on the source is not treated as a changed source, so the next run finds the earlier work."""
     run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=folder)
     words = ["convert", "weights", "--to", "hdf5", "-o", "out"]
@@ -510,7 +510,7 @@ def test_a_foreign_source_that_cannot_be_looked_at_has_not_changed(folder, fails
         shutil.rmtree(folder / "out")
 
 
-def test_a_killed_record_is_not_part_of_the_export(folder):
+def test_half_written_record_is_not_part_of_the_export(folder):
     run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=folder)
     run_ok(*PARTS, "-o", "wanted", cwd=folder)
     run_ok(*PARTS, "--ranks", "0", "-o", "out", cwd=folder)
@@ -521,14 +521,14 @@ def test_a_killed_record_is_not_part_of_the_export(folder):
     assert tree_of(folder / "out") == tree_of(folder / "wanted")
 
 
-def test_no_memory_is_no_damage(tmp_path):
+def test_out_of_memory_is_not_reported_as_damage(tmp_path):
     """If memory for parsing a manifest runs out, the run does not report damage (1)."""
     command = Command("export of a checkpoint", tmp_path)
     for index in range(command.first["malloc"], command.counts["malloc"], 9):
         command.check("malloc", index, "ENOMEM")
 
 
-def test_who_may_open_no_more_files_is_on_this_machine(tmp_path):
+def test_run_without_free_descriptors_still_knows_its_machine(tmp_path):
     """A run without free file descriptors still knows its machine, so the next run removes its leftovers."""
     command = Command("reshard over what was left", tmp_path)
     for index in range(1, command.counts["open"] + 1):
@@ -536,14 +536,14 @@ def test_who_may_open_no_more_files_is_on_this_machine(tmp_path):
 
 
 @pytest.mark.parametrize("when", [1, 20, 100, 1000, 2000, 4000, 8000])
-def test_the_end_of_memory_has_its_status(when, folder):
+def test_out_of_memory_exits_with_status_3(when, folder):
     """Exhausted memory gives status 3 even before main and in `noexcept` functions."""
     memory = rule("malloc", "fail", errno.ENOMEM, when=f"{when}+", where=MEMORY["malloc"])
     result = run_tool("validate", "spec.yaml", cwd=folder, env=interposed(memory))
     assert result.returncode == 3 and "error: out of memory" in result.stderr, result
 
 
-def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
+def test_cleanup_of_parts_may_be_killed_at_any_removal(tmp_path):
     """Cleaning up after parts removes the claim last. Otherwise, after a kill, the next run would not recognize the
     rest."""
     command = Command("convert --ranks", tmp_path)
@@ -552,7 +552,7 @@ def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["out", "m+1.yaml"])
-def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path, name):
+def test_next_capture_removes_files_of_a_killed_one(tmp_path, name):
     """A killed capture's temporary file is removed by the next run; a file from another machine is kept for hours."""
     words = [*CAPTURED, *OUTPUTS["capture -o"][0], name]
     others = tmp_path / f".{name}.tmp-{'0' * 16}-{'1' * 16}"

@@ -154,7 +154,7 @@ def names_in(node):
     return {name for item in node.value for part in (item if isinstance(item, tuple) else (item,)) for name in names_in(part)}
 
 
-def test_each_key_of_the_schema_is_changed():
+def test_leaf_specs_use_every_key_of_the_schema():
     """The specs use every key of the schema except `config_json`, which only family files have."""
     assert KEYS - {"config_json"} == KEYS & {name for text in SPECS.values() for name in names_in(yaml.compose(text))}
 
@@ -191,7 +191,7 @@ def looks(name, text, folder):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_whatever_is_changed_is_seen(name, folder):
+def test_every_change_of_a_spec_changes_an_output(name, folder):
     digest = run_ok("digest", "base", cwd=folder).stdout.split()[-2]
     text = SPECS[name].replace("BASE", digest)
     before = list(looks(name, text, folder))

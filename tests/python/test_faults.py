@@ -84,7 +84,7 @@ CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,
 
 
 @pytest.mark.parametrize("calls", CALLS)
-def test_killed_at_every_call(calls, spec, good, tmp_path):
+def test_gen_resumes_after_sigkill_at_every_call(calls, spec, good, tmp_path):
     assert can_trace()
     expected = tree_of(good)
     k, out = 0, tmp_path / "out"
@@ -105,7 +105,7 @@ def test_killed_at_every_call(calls, spec, good, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["finalize", "finalize --index never", "gen --index never"])
-def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_path):
+def test_complete_checkpoint_stays_complete_after_sigkill(command, spec, good, tmp_path):
     """After a kill at any changing call, the old or the new manifest matches the files."""
     name, *options = command.split()
     killed = 0
@@ -124,7 +124,7 @@ def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_killed_twice_with_threads(seed, spec, good, tmp_path):
+def test_gen_with_threads_resumes_after_two_sigkills(seed, spec, good, tmp_path):
     chance = random.Random(seed)
     for _ in range(2):
         calls = chance.choice(CALLS[:5])
@@ -134,7 +134,7 @@ def test_killed_twice_with_threads(seed, spec, good, tmp_path):
     assert tree_of(tmp_path / "out") == tree_of(good)
 
 
-def test_a_finished_run_is_left_alone(good, tmp_path, spec):
+def test_gen_leaves_a_finished_checkpoint_alone(good, tmp_path, spec):
     out = shutil.copytree(good, tmp_path / "out")
     before = {p: p.stat().st_mtime_ns for p in rank_files(out)}
     run_ok("gen", spec, "-o", out)
@@ -143,7 +143,7 @@ def test_a_finished_run_is_left_alone(good, tmp_path, spec):
 
 
 @pytest.mark.parametrize("lost", ["manifest.json", "index.h5", "ranks/rank-00002.h5", "ranks/rank-00001.json"])
-def test_a_lost_file_is_made_again(lost, damaged, good, spec):
+def test_gen_rewrites_a_missing_file(lost, damaged, good, spec):
     (damaged / lost).unlink()
     run_ok("gen", spec, "-o", damaged)
     assert tree_of(damaged) == tree_of(good)
@@ -163,7 +163,7 @@ PERMANENT = ["EACCES", "EROFS", "EOPNOTSUPP", "ENOSYS"]  # Trying these again is
 
 @pytest.mark.parametrize("calls, error", FAILURES)
 @pytest.mark.parametrize("when", ["1+", "2+", "4"])
-def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_path):
+def test_gen_reports_each_failing_call(calls, error, when, spec, good, tmp_path):
     out = tmp_path / "out"
     result = run_tool("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error={error}:when={when}"))
     if result.returncode == 0:  # The run made no such call.
@@ -185,7 +185,7 @@ NAMES = ["plan.json", "manifest.json", "index.h5", "ranks/rank-00001.h5", "ranks
 @pytest.mark.parametrize("error", ["EIO", "ESTALE"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["gen", "gen --ranks 0-3", "finalize", "status", "verify", "export", "stats"])
-def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec, tmp_path):
+def test_files_with_read_errors_do_not_count_as_absent(command, name, error, good, spec, tmp_path):
     """A file counts as absent only if the error is ENOENT."""
     command, *options = command.split()
     out = tmp_path / "out"
@@ -205,7 +205,7 @@ def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec
 
 
 @pytest.mark.parametrize("when", range(1, 9))
-def test_interrupted_calls_go_on(when, spec, good, tmp_path):
+def test_gen_retries_interrupted_calls(when, spec, good, tmp_path):
     for calls in ["pwrite64", "openat", "fdatasync", "fsync"]:
         out = tmp_path / calls
         run_ok("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error=EINTR:when={when}"))
@@ -213,7 +213,7 @@ def test_interrupted_calls_go_on(when, spec, good, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 24, 100, 512])
-def test_short_writes_go_on(size, tmp_path):
+def test_gen_continues_short_writes(size, tmp_path):
     """A write that returns short is continued at the right place.
 
     strace reports `size` bytes as written but writes none. Only these bytes may be missing; everything after them must
@@ -242,7 +242,7 @@ def test_short_writes_go_on(size, tmp_path):
     assert changed > 1
 
 
-def test_no_direct_io(spec, good, tmp_path):
+def test_gen_works_without_direct_io(spec, good, tmp_path):
     """On a file system that rejects O_DIRECT, files have the same bytes."""
     for k in range(1, 40):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
@@ -256,13 +256,13 @@ def test_no_direct_io(spec, good, tmp_path):
 @pytest.mark.parametrize("calls, error", [
     ("flock", "ENOLCK"), ("flock", "ENOSYS"), ("fallocate", "EOPNOTSUPP"), ("fallocate", "ENOSYS"),
     ("link,linkat", "EPERM"), ("link,linkat", "EOPNOTSUPP"), ("fsync", "EINVAL"), ("statfs,fstatfs", "ENOSYS")])
-def test_file_systems_that_lack_something(calls, error, spec, good, tmp_path):
+def test_gen_works_if_the_file_system_lacks_a_feature(calls, error, spec, good, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error={error}"))
     assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 @pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "openat", "pwrite64", "fdatasync"])
-def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
+def test_gen_reports_stale_handles_and_resumes(calls, spec, good, tmp_path):
     for when in range(1, 80, 6 if calls == "openat" else 20):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error=ESTALE:when={when}"))
         assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # Loader and spec errors have other statuses.
@@ -272,7 +272,7 @@ def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
 
 
 @pytest.mark.parametrize("when", ["1+", "2+", "3+", "4"])
-def test_threads_that_cannot_start(when, spec, good, tmp_path):
+def test_gen_reports_threads_that_cannot_start(when, spec, good, tmp_path):
     result = run_tool("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=inject("clone3", f"error=EAGAIN:when={when}"))
     assert result.returncode == 0 or result.returncode == 3 and "cannot start a thread" in result.stderr
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -295,7 +295,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("size", ["4k", "16k", "64k", "132k", "256k", "400k", "512k"])
-def test_full_disk(size, spec, good, small_disk):
+def test_gen_resumes_after_a_full_disk(size, spec, good, small_disk):
     disk = small_disk(size)
     result = run_tool("gen", spec, "-o", disk / "out")
     if result.returncode == 0:
@@ -309,7 +309,7 @@ def test_full_disk(size, spec, good, small_disk):
     assert tree_of(disk / "out") == tree_of(good)
 
 
-def test_file_size_limit(spec, good, tmp_path):
+def test_gen_resumes_after_a_file_size_limit(spec, good, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 
@@ -319,7 +319,7 @@ def test_file_size_limit(spec, good, tmp_path):
     assert tree_of(tmp_path / "out") == tree_of(good)
 
 
-def test_few_file_descriptors(spec, tmp_path):
+def test_gen_with_five_descriptors_succeeds_or_reports(spec, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
 
@@ -327,7 +327,7 @@ def test_few_file_descriptors(spec, tmp_path):
 
 
 @pytest.mark.parametrize("megabytes", [40, 60, 80, 120, 200, 400])
-def test_little_memory(megabytes, spec, good, tmp_path):
+def test_gen_with_little_memory_succeeds_or_reports(megabytes, spec, good, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
@@ -339,7 +339,7 @@ def test_little_memory(megabytes, spec, good, tmp_path):
 
 # Folders ----------------------------------------------------------------------
 
-def test_another_plan_is_a_conflict(damaged, spec, tmp_path):
+def test_gen_of_another_seed_is_a_conflict(damaged, spec, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.format(seed=1))
     before = tree_of(damaged)
@@ -349,14 +349,14 @@ def test_another_plan_is_a_conflict(damaged, spec, tmp_path):
     assert tree_of(damaged) == before
 
 
-def test_another_mesh_is_a_conflict(damaged, spec):
+def test_gen_on_another_mesh_is_a_conflict(damaged, spec):
     before = tree_of(damaged)
     assert run_tool("gen", spec, "-o", damaged, "--mesh", "a=2,b=1").returncode == 4
     assert tree_of(damaged) == before
 
 
 @pytest.mark.parametrize("more", [1, 1000])
-def test_a_larger_and_a_smaller_plan_are_conflicts(more, good, damaged, spec, tmp_path):
+def test_gen_of_a_larger_or_smaller_plan_is_a_conflict(more, good, damaged, spec, tmp_path):
     larger = tmp_path / "larger.yaml"
     larger.write_text(SPEC.format(seed=0) + "".join(f"    extra{i}: {{shape: [1], init: ones}}\n" for i in range(more)))
     assert run_tool("gen", larger, "-o", damaged).returncode == 4
@@ -366,7 +366,7 @@ def test_a_larger_and_a_smaller_plan_are_conflicts(more, good, damaged, spec, tm
     run_ok("verify", tmp_path / "larger")
 
 
-def test_two_plans_at_once(spec, tmp_path):
+def test_one_of_two_simultaneous_plans_fails(spec, tmp_path):
     """If two plans are made in one folder at once, one fails with a conflict and writes nothing into it."""
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.format(seed=1))
@@ -378,14 +378,14 @@ def test_two_plans_at_once(spec, tmp_path):
         run_ok("verify", out)
 
 
-def test_output_is_a_file(spec, tmp_path):
+def test_gen_keeps_a_file_in_place_of_the_output(spec, tmp_path):
     (tmp_path / "out").write_text("mine")
     result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode in (3, 4) and "out" in result.stderr
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_output_holds_something_else(spec, tmp_path):
+def test_gen_keeps_foreign_files_in_the_output_folder(spec, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("mine")
     run_tool("gen", spec, "-o", tmp_path / "out")
@@ -409,7 +409,7 @@ def put(folder, names):
 
 
 @pytest.mark.parametrize("command", ["gen", "finalize"])
-def test_what_is_the_users_stays(command, good, spec, tmp_path):
+def test_gen_and_finalize_keep_files_of_the_user(command, good, spec, tmp_path):
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     (out / "manifest.json").unlink()
     put(out, MINE + LEFT_OVERS)
@@ -419,7 +419,7 @@ def test_what_is_the_users_stays(command, good, spec, tmp_path):
         **{name: data for name, data in tree_of(good).items() if data is not None}, **mine}
 
 
-def test_what_is_beside_an_export_stays(spec, tmp_path):
+def test_export_keeps_files_next_to_it(spec, tmp_path):
     old, young = f".out.tmp-{BITS}", f".out.tmp-{BITS[:-2]}aa"
     mine = [".out.tmp-mine/a", f".out.tmp-{BITS.upper()}/a", f".outer.tmp-{BITS}/a", f".out.tmp-{BITS[:-1]}/a",
             f".out.tmp-{BITS[:-2]}bb"]  # A file cannot be the folder of an export.
@@ -448,7 +448,7 @@ def test_links_in_the_output_are_not_followed(name, spec, tmp_path):
     assert not list(victim.iterdir()) if name == "ranks" else victim.read_text() == "mine"
 
 
-def test_read_only_folder(spec, tmp_path):
+def test_gen_reports_a_read_only_folder(spec, tmp_path):
     (tmp_path / "closed").mkdir(mode=0o555)
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
             "--inh-caps=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
@@ -462,7 +462,7 @@ def test_dry_run_writes_nothing(spec, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_processes_at_once(spec, good, tmp_path):
+def test_simultaneous_processes_make_one_checkpoint(spec, good, tmp_path):
     for turn in range(5):
         out = tmp_path / str(turn)
         runs = [subprocess.Popen([BINARY, "gen", spec, "-o", out], env=CLEAN,
@@ -474,7 +474,7 @@ def test_processes_at_once(spec, good, tmp_path):
         assert tree_of(out) == tree_of(good)
 
 
-def test_ranks_at_once(spec, good, tmp_path):
+def test_simultaneous_ranks_make_one_checkpoint(spec, good, tmp_path):
     """One process for each rank, as in a cluster job, makes the same checkpoint as one run."""
     runs = [subprocess.Popen([BINARY, "gen", spec, "-o", tmp_path / "out", "--ranks", str(rank)], env=CLEAN,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(4)]
@@ -485,7 +485,7 @@ def test_ranks_at_once(spec, good, tmp_path):
     assert tree_of(tmp_path / "out") == tree_of(good)
 
 
-def test_with_and_without_an_index_at_once(good, tmp_path):
+def test_simultaneous_finalize_with_and_without_index_is_valid(good, tmp_path):
     """Two runs of finalize, with and without an index, leave a valid checkpoint in any order."""
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     slow = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=unlink,unlinkat",
@@ -504,7 +504,7 @@ def test_with_and_without_an_index_at_once(good, tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["ranks/rank-00002.json", "ranks/rank-00002.h5"])
-def test_status_sees_what_is_gone(lost, damaged):
+def test_status_reports_a_missing_rank(lost, damaged):
     (damaged / lost).unlink()
     status = json.loads(run_ok("status", damaged, "--json").stdout)
     assert not status["complete"] and status["missing_ranks"] == "2" and status["ranks_done"] == 3
@@ -512,7 +512,7 @@ def test_status_sees_what_is_gone(lost, damaged):
     assert "3 of 4 ranks are there, damaged" in text and "missing: 2" in text
 
 
-def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
+def test_gen_exits_with_status_3_if_a_rank_vanishes(spec, good, tmp_path):
     """A run that makes all ranks fails with status 3 if one of them is missing at the end."""
     out = tmp_path / "out"
     slow = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", out / "ranks", "-e", "trace=fsync",
@@ -560,7 +560,7 @@ def other(tmp_path):
     return path
 
 
-def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
+def test_one_of_two_simultaneous_plans_fails_without_hard_links(spec, other, good, tmp_path):
     for turn in range(10):
         out = tmp_path / str(turn)
         runs = [start_of("gen", path, "-o", out, wrap=slow_of("fdatasync", 0.01, *BARE)) for path in (spec, other)]
@@ -571,7 +571,7 @@ def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
         assert "plan.json" in tree_of(out) and len(tree_of(out)) == len(tree_of(good))
 
 
-def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
+def test_gen_resumes_after_sigkill_during_its_claim(spec, good, tmp_path):
     for k in range(1, 20):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
         run_ok("gen", spec, "-o", tmp_path / "out")
@@ -587,7 +587,7 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
 
 
 @pytest.mark.parametrize("point", ["plan.json", "ranks/rank-00001.json", "index.h5"])
-def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_path):
+def test_suspended_gen_leaves_another_plans_folder_unchanged(point, spec, other, good, tmp_path):
     """A suspended run that continues after its folder was given to another plan leaves that plan's files unchanged."""
     out = tmp_path / "out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.15))
@@ -605,7 +605,7 @@ def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_pa
     run_ok("verify", out)
 
 
-def test_a_plan_that_is_lost_while_ranks_are_made(spec, good, tmp_path):
+def test_gen_exits_with_status_3_if_its_plan_is_lost(spec, good, tmp_path):
     """A run whose plan.json disappears fails with status 3, since the file may only not be visible yet; the same
     command completes the folder."""
     out = tmp_path / "out"
@@ -622,7 +622,7 @@ def test_a_plan_that_is_lost_while_ranks_are_made(spec, good, tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_folder_that_moves_stays_whole(replaced, spec, good, tmp_path):
+def test_gen_completes_a_folder_that_is_moved(replaced, spec, good, tmp_path):
     """A run whose folder is moved completes it there and reports the move, even if another folder has the old name."""
     out = tmp_path / "deep/out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
@@ -658,7 +658,7 @@ def nodes(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [["0,1", "2,3", "0-3"], ["0-3"] * 3])
-def test_nodes_spare_one_another(ranks, nodes, spec, good, tmp_path):
+def test_simultaneous_nodes_keep_each_others_files(ranks, nodes, spec, good, tmp_path):
     for turn in range(3):
         out = tmp_path / str(turn)
         runs = []
@@ -671,7 +671,7 @@ def test_nodes_spare_one_another(ranks, nodes, spec, good, tmp_path):
         assert tree_of(out) == tree_of(good)
 
 
-def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
+def test_gen_removes_files_of_a_killed_node(nodes, spec, good, tmp_path):
     out = tmp_path / "out"
     killed = run_tool("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
     assert killed.returncode != 0
@@ -684,7 +684,7 @@ def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
 # Signals ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
-def test_signals_end_the_run_cleanly(number, tmp_path):
+def test_signals_end_gen_cleanly(number, tmp_path):
     (tmp_path / "big.yaml").write_text(BIG)
     out = tmp_path / "out"
     run = subprocess.Popen([BINARY, "gen", tmp_path / "big.yaml", "-o", out], env=CLEAN,
@@ -703,7 +703,7 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
     assert [p.name for p in (out / "ranks").iterdir()] == []
 
 
-def test_the_same_command_goes_on_after_a_signal(tmp_path):
+def test_gen_resumes_after_sigint(tmp_path):
     """After SIGINT, the same command keeps finished ranks, as the message promises."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 256}}\nmodules:\n"
                                      "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: 1}}}\n")
@@ -725,7 +725,7 @@ def test_the_same_command_goes_on_after_a_signal(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 @pytest.mark.parametrize("command", ["export", "digest", "stats", "verify", "verify --spec", "finalize"])
-def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tmp_path):
+def test_signals_end_every_command(command, number, spec, good, damaged, tmp_path):
     """A signal at any call ends a command with the signal's status, unless it has already finished."""
     (damaged / "manifest.json").unlink()
     (tmp_path / "long.yaml").write_text(BIG.replace("512, ", "16, "))
@@ -775,7 +775,7 @@ def test_verify_changes_nothing(damaged, good):
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_a_flipped_data_bit_is_found_and_named(rank, damaged):
+def test_verify_names_the_tensor_with_a_flipped_bit(rank, damaged):
     name = damaged / f"ranks/rank-{rank:05}.h5"
     for path, start, end in boxes(name):
         for position in {start, (start + end) // 2, end - 1}:
@@ -791,7 +791,7 @@ def test_a_flipped_data_bit_is_found_and_named(rank, damaged):
 
 @pytest.mark.parametrize("name", ["ranks/rank-00000.h5", "ranks/rank-00003.h5", "ranks/rank-00000.json",
                                   "manifest.json", "plan.json", "index.h5"])
-def test_no_flipped_bit_goes_unnoticed(name, damaged):
+def test_verify_detects_flipped_bits_in_every_file(name, damaged):
     size = (damaged / name).stat().st_size
     chance = random.Random(name)
     for position in sorted({0, size - 1, *chance.sample(range(size), min(size, 60)),
@@ -837,7 +837,7 @@ def link_of(name):
 
 @pytest.mark.parametrize("damage", [truncate_of, extend, empty, zero, folder_of, pathlib.Path.unlink],
                          ids=lambda f: f.__name__.lower())
-def test_a_damaged_rank_file_is_found(damage, damaged):
+def test_verify_finds_a_damaged_rank_file(damage, damaged):
     damage(damaged / "ranks/rank-00002.h5")
     result = run_tool("verify", damaged)
     assert result.returncode == 1, result.stderr
@@ -846,7 +846,7 @@ def test_a_damaged_rank_file_is_found(damage, damaged):
 
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00002.h5",
                                   "ranks/rank-00002.json"])
-def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
+def test_verify_reports_links_in_a_checkpoint(name, damaged, tmp_path):
     """A link in a checkpoint is a finding, as its target is outside the folder and may belong to anyone."""
     (damaged / name).rename(tmp_path / "elsewhere")
     (damaged / name).symlink_to(tmp_path / "elsewhere")
@@ -908,7 +908,7 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
 
 
 @pytest.mark.quick
-def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
+def test_repair_works_by_ranks_and_in_an_unfinished_folder(good, spec, tmp_path):
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # The folder is still empty.
     flip(out / "ranks/rank-00000.h5", 30)
@@ -920,7 +920,7 @@ def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
     assert tree_of(out) == tree_of(good)
 
 
-def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
+def test_repair_does_not_override_a_conflict(damaged, good, spec):
     done = run_tool("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
     assert done.returncode == 4 and tree_of(damaged) == tree_of(good)
     (damaged / "manifest.json").unlink()  # Only the manifest shows that the damaged plan matched.
@@ -930,7 +930,7 @@ def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
     assert run_tool("gen", spec, "-o", damaged, "--repair", "--dry-run").returncode == 2
 
 
-def test_progress_ends_at_all_of_it(tmp_path):
+def test_progress_ends_at_100_percent(tmp_path):
     """Progress ends at 100%: `verify` counts stored replicas, but an export reads each element once."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 8}}\n"
                                      "modules: {w: {shape: [3000, 3000], init: zeros}}\n")
@@ -956,7 +956,7 @@ def test_progress_ends_at_all_of_it(tmp_path):
     assert any("wrote 36.0 MB" in line for line in shown) and not any("288.0 MB" in line for line in shown), shown
 
 
-def test_names_that_do_not_belong_are_found(damaged):
+def test_verify_reports_foreign_names_in_a_checkpoint(damaged):
     (damaged / f".plan.json.tmp-{BITS}").write_text("")  # Belongs to a run that may still be active.
     (damaged / f"ranks/.rank-00001.h5.tmp-{BITS}").write_text("")
     run_ok("verify", damaged)
@@ -977,7 +977,7 @@ def test_names_that_do_not_belong_are_found(damaged):
     assert found["foreign"] == sorted({*strange, "folder"} - like_parts)
 
 
-def test_findings_are_folded_and_counted(damaged):
+def test_verify_folds_and_counts_findings(damaged):
     """`verify` folds missing ranks into ranges, and lists the first thousand other findings and the number of the
     rest."""
     for rank in 0, 1, 3:
@@ -995,7 +995,7 @@ def test_findings_are_folded_and_counted(damaged):
     assert "and 202 more\n" in done.stderr and "1,202 findings" in done.stderr
 
 
-def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
+def test_verify_of_a_small_plan_of_many_ranks_is_fast(tmp_path):
     """A plan of 300 bytes cannot occupy `verify` for minutes."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: bf16\nmesh: {axes: {a: 16777216}}\n"
                                      "modules: {w: {shape: [1], init: zeros}}\n")
@@ -1009,7 +1009,7 @@ def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
     assert "ranks/rank-00001.json: is missing, and so are those up to rank 16777215" in done.stderr
 
 
-def test_swapped_rank_files_are_found(damaged):
+def test_verify_finds_swapped_rank_files(damaged):
     a, b = damaged / "ranks/rank-00001.h5", damaged / "ranks/rank-00002.h5"
     a.rename(damaged / "x"), b.rename(a), (damaged / "x").rename(b)
     assert run_tool("verify", damaged).returncode == 1
@@ -1018,7 +1018,7 @@ def test_swapped_rank_files_are_found(damaged):
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "ranks/rank-00001.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"a":' * 5000, "\xff", "1" * 10000,
                                   '{"format_version": 99}'], ids=range(9))
-def test_broken_json_is_refused(name, text, damaged):
+def test_commands_reject_broken_json(name, text, damaged):
     (damaged / name).write_bytes(text.encode("latin-1"))
     assert run_tool("verify", damaged).returncode in (1, 5)
     for command in ["status", "inspect", "finalize"]:
@@ -1026,7 +1026,7 @@ def test_broken_json_is_refused(name, text, damaged):
         assert result.returncode in (0, 1, 2, 3, 5), f"{command}: {result.returncode} {result.stderr}"
 
 
-def test_paths_in_the_manifest_do_not_leave_the_folder(damaged, tmp_path):
+def test_verify_rejects_manifest_paths_outside_the_folder(damaged, tmp_path):
     (tmp_path / "secret").write_text("secret")
     for name in ["manifest.json", "plan.json", "ranks/rank-00000.json"]:
         text = (damaged / name).read_text()
@@ -1117,7 +1117,7 @@ def endless(file, folder):
                                   huge_attribute, wrong_types, names_of, compound, many],
                          ids=lambda f: f.__name__)
 @pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
-def test_hostile_hdf5(make, libver, damaged, tmp_path):
+def test_inspect_and_verify_survive_hostile_hdf5(make, libver, damaged, tmp_path):
     name = tmp_path / "foreign.h5"
     with h5py.File(name, "w", libver=libver, track_order=False) as file:
         make(file, tmp_path)
@@ -1129,7 +1129,7 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
     assert run_tool("inspect", damaged, timeout=20).returncode in (0, 1, 5)
 
 
-def test_inspect_says_what_a_file_without_end_is(tmp_path):
+def test_inspect_rejects_a_dataset_of_unlimited_sources(tmp_path):
     """`inspect` rejects a file with unlimited sources without opening the first, a FIFO, which would block."""
     with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
         endless(file, tmp_path)
@@ -1137,7 +1137,7 @@ def test_inspect_says_what_a_file_without_end_is(tmp_path):
     assert result.returncode == 5 and "`/w` is made of other files without end" in result.stderr
 
 
-def test_the_process_that_reads_hdf5_opens_nothing(good, tmp_path):
+def test_hdf5_reader_process_accesses_no_files(good, tmp_path):
     calls = tmp_path / "calls"
     run_ok("inspect", good / "index.h5", wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit,prctl"])
     lines = calls.read_text().splitlines()
@@ -1158,7 +1158,7 @@ def paths(file, levels, name):
         group = outer
 
 
-def test_inspect_answers_with_little_about_a_little_file(tmp_path):
+def test_inspect_output_is_limited_by_the_file_size(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         paths(file, 5, "x" * 60)
     size = (tmp_path / "x.h5").stat().st_size
@@ -1173,7 +1173,7 @@ def test_inspect_answers_with_little_about_a_little_file(tmp_path):
     assert len(run_ok("inspect", tmp_path / "y.h5", "--json").stdout) < size
 
 
-def test_json_is_utf_8_whatever_names_are(tmp_path):
+def test_inspect_json_is_utf_8_for_any_name(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset(b"w\xff\x80 \xc3\xa9", (1,), "u1")
     done = run_tool("inspect", tmp_path / "x.h5", "--json")
@@ -1209,7 +1209,7 @@ def test_a_killed_inspect_leaves_no_process(tmp_path):
 
 @pytest.mark.parametrize("text", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096,
                                   b"not HDF5 at all\n" * 100, b"\0" * 10000], ids=range(5))
-def test_inspect_refuses_what_is_no_checkpoint(text, tmp_path):
+def test_inspect_rejects_files_that_are_not_checkpoints(text, tmp_path):
     (tmp_path / "x.h5").write_bytes(text)
     result = run_tool("inspect", tmp_path / "x.h5")
     assert result.returncode == 5, result.stderr
@@ -1217,7 +1217,7 @@ def test_inspect_refuses_what_is_no_checkpoint(text, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_mutated_rank_files_never_crash(seed, damaged):
+def test_inspect_does_not_crash_on_mutated_rank_files(seed, damaged):
     name = damaged / "ranks/rank-00000.h5"
     chance = random.Random(seed)
     raw = bytearray(name.read_bytes())
@@ -1232,7 +1232,7 @@ def test_mutated_rank_files_never_crash(seed, damaged):
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "finalize", "status"])
-def test_special_files(command, tmp_path):
+def test_commands_reject_fifos_devices_and_plain_folders(command, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for name in [tmp_path / "fifo", "/dev/null", tmp_path / "missing", tmp_path]:
         result = run_tool(command, name, timeout=10)
@@ -1241,7 +1241,7 @@ def test_special_files(command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "fifo", "folder", "missing", "huge"])
-def test_specs_that_are_no_files(name, tmp_path):
+def test_validate_rejects_devices_folders_and_huge_files(name, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     with open(tmp_path / "huge", "wb") as file:

@@ -67,7 +67,7 @@ def cuts(bytes_):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders(name, disk, tmp_path):
+def test_commands_that_write_folders_resume_after_a_full_disk(name, disk, tmp_path):
     words, out = FOLDERS[name], disk / "out"
     if "source" in words:
         run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
@@ -95,7 +95,7 @@ def test_folders(name, disk, tmp_path):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders_without_inodes(name, tmp_path):
+def test_commands_that_write_folders_resume_without_inodes(name, tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     (tmp_path / "keras.yaml").write_text(KERAS)
     with mounted(tmp_path) as disk:
@@ -118,7 +118,7 @@ def test_folders_without_inodes(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_files(name, disk, tmp_path):
+def test_commands_that_write_files_keep_the_old_one_on_a_full_disk(name, disk, tmp_path):
     """An old file keeps its content, and no new file appears."""
     out = disk / "out"
     other = [] if name.startswith(("import", "capture")) else ["--set", "name=other"]
@@ -153,7 +153,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 @pytest.mark.parametrize("name", [name for name in OUTPUTS if not name.startswith("capture")])
-def test_files_that_are_written_in_place(name, disk, tmp_path):
+def test_output_is_overwritten_in_place_only_if_it_fits(name, disk, tmp_path):
     """If no file can be made next to the output, it is overwritten in place only if the new text fits."""
     out = disk / "out"
     for above in (*tmp_path.parents, tmp_path):
@@ -177,7 +177,7 @@ def test_files_that_are_written_in_place(name, disk, tmp_path):
     assert out.read_text() == new
 
 
-def test_python_writes_in_place_what_fits(disk, monkeypatch):
+def test_python_overwrites_in_place_only_what_fits(disk, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "src/python")
     from shardinit._result_file import _write_into
 
@@ -194,7 +194,7 @@ def test_python_writes_in_place_what_fits(disk, monkeypatch):
         assert out.read_bytes() == 50_000 * b"x"
 
 
-def test_finalize_and_repair(disk, tmp_path):
+def test_failed_finalize_and_repair_on_a_full_disk_change_nothing(disk, tmp_path):
     """The old manifest stays valid until a new one is complete, and a failed repair leaves the file unchanged."""
     out = disk / "out"
     run_ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
@@ -221,7 +221,7 @@ def test_finalize_and_repair(disk, tmp_path):
     assert tree_of(out) == wanted
 
 
-def test_tables_of_a_capture(disk, tmp_path):
+def test_captured_tables_are_complete_or_absent_on_a_full_disk(disk, tmp_path):
     """If the disk fills up while a captured spec and its tables are written, only complete tables remain."""
     code = ("import sys, shardinit.capture as c\n"
             "tables = {'tables/' + letter * 64 + '.bin': bytes(20000) for letter in 'ab'}\n"
@@ -239,7 +239,7 @@ def test_tables_of_a_capture(disk, tmp_path):
         (disk / "spec.yaml").unlink()
 
 
-def test_a_table_of_outputs_is_whole():
+def test_full_disk_cases_cover_every_command_with_output():
     """Every command with `-o` is tested: FOLDERS lists the commands that make a folder, and OUTPUTS the commands that
     make a file."""
     makes = {path.stem for path in pathlib.Path(ROOT, "src/commands").glob("*.cc") if '"-o,--output"' in path.read_text()}
