@@ -146,7 +146,7 @@ def answers(draw):
 
 @generated(150)
 @given(made=st.lists(answers(), min_size=1, max_size=5))
-def test_answers_of_other_tensors(made, tmp_path_factory):
+def test_conformance_accepts_random_answers_of_the_reference(made, tmp_path_factory):
     vectors = [{"name": f"{number}"} | answer | {"bits": conformance.bits_of(answer)} for number, answer in enumerate(made)]
     path = tmp_path_factory.getbasetemp() / "answers.json"
     path.write_text(json.dumps(KNOWN | {"vectors": [], "vectors_of_tensors": vectors}))

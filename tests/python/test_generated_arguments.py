@@ -173,12 +173,12 @@ def has_the_numbers_of_jax(calls, engine):
 
 
 @like_torch_cpu()
-def test_generated_arguments_of_pytorch():
+def test_random_arguments_of_torch_init_are_captured():
     has_the_bits_of_pytorch()
     assert COUNTS["captured"] > COUNTS["refused"], COUNTS
 
 
-def test_generated_arguments_of_jax():
+def test_random_arguments_of_jax_initializers_are_captured():
     COUNTS.clear()
     has_the_numbers_of_jax()
     assert COUNTS["captured"] > COUNTS["refused"], COUNTS

@@ -145,7 +145,7 @@ def bits(array):
 
 @generated(700)
 @given(data=st.data())
-def test_generated_parts(sources, data):
+def test_random_slices_equal_numpys_indexing(sources, data):
     """A part equals NumPy's indexing, into any memory; an invalid `out` is an error and stays unchanged."""
     opened, whole = sources.opened, sources.whole
     source = opened[data.draw(st.sampled_from(sorted(opened)), "source")]
@@ -174,7 +174,7 @@ def test_generated_parts(sources, data):
 
 @generated(60)
 @given(data=st.data())
-def test_generated_local_parts(sources, data):
+def test_random_local_parts_are_equal_in_spec_and_checkpoint(sources, data):
     """A rank's part from a spec equals the one from a checkpoint, into any memory."""
     opened, whole = sources.opened, sources.whole
     path = data.draw(st.sampled_from(sorted(whole)), "path")

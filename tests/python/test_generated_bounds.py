@@ -258,20 +258,20 @@ def to_the_end(case):
 
 @generated(230)
 @given(case=in_specs())
-def test_generated_specs_have_bounds(case):
+def test_specs_with_huge_numbers_stay_within_limits(case):
     makes = case["line"].split()[0] in {command.split()[0] for command in MAKES} and "&&" not in case["line"]
     until_it_takes_long(case, 2) if makes else to_the_end(case)
 
 
 @generated(100)
 @given(case=in_lines())
-def test_generated_lines_have_bounds(case):
+def test_command_lines_with_huge_numbers_stay_within_limits(case):
     until_it_takes_long(case, 2)
 
 
 @generated(250)
 @given(case=in_files())
-def test_generated_files_have_bounds(case):
+def test_files_with_huge_numbers_stay_within_limits(case):
     to_the_end(case)
 
 
@@ -309,5 +309,5 @@ def until_it_takes_long(case, seconds):
 
 @generated(25)
 @given(case=in_specs(commands=("gen", "export", "program", "digest", "stats")))
-def test_generated_making_ends_by_a_signal(case):
+def test_signals_end_commands_that_generate_values(case):
     until_it_takes_long(case, 0.5)

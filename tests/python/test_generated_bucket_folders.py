@@ -30,7 +30,7 @@ def running_store():
 
 @generated(20)
 @given(case=folders_in_buckets())
-def test_generated_folders_in_buckets(running_store, case):
+def test_random_folders_in_buckets_are_read_like_local_ones(running_store, case):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         path = write(case["writer"], case["forms"], made(case["forms"], case["bits"]), folder)

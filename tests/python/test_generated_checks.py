@@ -54,7 +54,7 @@ def differences(there, here, only):
     ("engine", "jax_threefry", "engine: is philox4x32 here, but jax_threefry in there"),
     ("model_digest", "0" * 64, "`there` is not a list of digests: its model_digest is `000"),
     ("seed", None, ""), ("engine", None, "")])
-def test_a_list_of_another_origin(key, value, said, tmp_path):
+def test_digest_check_compares_seed_and_engine(key, value, said, tmp_path):
     """Seed and engine are compared even if all values are constants; a list without them is accepted."""
     write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "zeros")})
     listed = run_json("digest", "spec.yaml", cwd=tmp_path)
@@ -64,7 +64,7 @@ def test_a_list_of_another_origin(key, value, said, tmp_path):
     assert said in done.stderr and (done.stderr == "" or said)
 
 
-def test_a_folder_that_does_not_record_its_origin(tmp_path):
+def test_digest_records_seed_and_engine_only_of_own_checkpoints(tmp_path):
     """Only this tool's own checkpoints record the seed and engine of their values, not copies of other files."""
     write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "{normal: {std: 1}}")})
     listed = run_json("digest", "spec.yaml", "--write", "there", cwd=tmp_path)
@@ -80,7 +80,7 @@ def test_a_folder_that_does_not_record_its_origin(tmp_path):
 
 @generated(80)
 @given(case=cases())
-def test_generated_checks_of_digests(case, tmp_path_factory):
+def test_digest_check_reports_random_differences(case, tmp_path_factory):
     before, after, only, is_json = case
     folder = tmp_path_factory.mktemp("check")
     write_spec(folder / "before.yaml", before)

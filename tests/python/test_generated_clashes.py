@@ -105,12 +105,12 @@ def check(text, tensors, tmp_path):
 
 @generated(150)
 @given(case=specs())
-def test_generated_names(case, tmp_path_factory):
+def test_validate_reports_random_name_clashes(case, tmp_path_factory):
     check(*case, tmp_path_factory.mktemp("names"))
 
 
 @generated(100)
 @given(case=specs(st.integers(0, 60).map(lambda number: f"h{number}.w")))
-def test_generated_keys(case, tmp_path_factory):
+def test_validate_reports_random_shared_streams(case, tmp_path_factory):
     """Shared streams are reported for names that do not clash."""
     check(*case, tmp_path_factory.mktemp("keys"))

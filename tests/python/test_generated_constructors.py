@@ -116,11 +116,11 @@ def few_are_refused(engine, most):
 
 
 @like_torch_cpu()
-def test_generated_constructors_have_the_bits_of_pytorch():
+def test_captured_random_constructors_have_the_bits_of_pytorch():
     has_the_bits_of_pytorch()
     few_are_refused("torch_cpu", 0.3)
 
 
-def test_generated_constructors_have_the_same_distributions():
+def test_captured_random_constructors_keep_distributions():
     has_the_same_distributions()
     few_are_refused("philox4x32", 0.5)

@@ -95,7 +95,7 @@ def files_of(folder):
 
 @generated(24)
 @given(case=cases())
-def test_generated_converts(case):
+def test_random_conversions_keep_the_sha256_of_each_tensor(case):
     family, config, steps, seed, jobs = case
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
@@ -127,7 +127,7 @@ def lost(draw):
 
 @generated(12)
 @given(case=lost(), other=cases())
-def test_generated_losses(case, other):
+def test_convert_rejects_missing_misshapen_and_unused_tensors(case, other):
     """A tensor that is missing, has another shape or reaches no output is an error with its name; `--drop` omits an
     extra tensor and keeps the others."""
     family, kind, seed = case
@@ -175,7 +175,7 @@ SHORT = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}
 @given(conventions=st.lists(st.tuples(CONVENTIONS, CONVENTIONS | st.none()), min_size=3, max_size=3),
        renamed=st.booleans(), fused=st.none() | st.integers(0, 5), dtype=st.sampled_from(sorted(SHORT)),
        to=st.none() | st.sampled_from(sorted(SHORT)))
-def test_generated_conventions(conventions, renamed, fused, dtype, to):
+def test_random_conventions_are_converted_exactly(conventions, renamed, fused, dtype, to):
     """Values are converted exactly from one trainer's convention to another's.
 
     None means that the other trainer has the same convention or type. The other trainer may store all tensors fused in
@@ -227,7 +227,7 @@ def between(value, one, other):
 @pytest.mark.parametrize("dtype, to", [
     ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float32", "bfloat16"),
     ("bfloat16", "float32"), ("float32", "float64"), ("float64", "float32")])
-def test_conventions_are_computed_in_f32_or_for_f64_in_that(tmp_path, dtype, to, back):
+def test_conventions_are_computed_in_f32_or_f64_and_rounded_once(tmp_path, dtype, to, back):
     """Conventions are applied in f32, or in f64 for f64, with one final rounding. Elements that would not survive the
     way back are counted in the same way."""
     one, other = {"times": 0.3, "plus": 0.7, **back}, {"times": 1.7, "plus": -0.1}
@@ -251,7 +251,7 @@ def test_conventions_are_computed_in_f32_or_for_f64_in_that(tmp_path, dtype, to,
     assert said in result.stderr
 
 
-def test_equal_elements_that_differ(tmp_path):
+def test_convert_names_two_copies_that_differ(tmp_path):
     """If a layout holds elements twice, such as a tied head, the copies must be equal; otherwise the message names
     both."""
     config = {"num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "head_dim": 8, "vocab_size": 17,
@@ -272,7 +272,7 @@ def test_equal_elements_that_differ(tmp_path):
     assert digests_of(tmp_path / "out") == digests_of(tmp_path / "in")
 
 
-def test_elements_that_a_layout_omits(tmp_path):
+def test_convert_rejects_a_layout_that_omits_elements(tmp_path):
     """convert refuses a layout that omits part of a tensor, since elements of an existing model would be lost."""
     (tmp_path / "in").mkdir()
     safetensors_torch.save_file({"w": torch.ones(4, 3), "v": torch.ones(2)}, tmp_path / "in/model.safetensors")

@@ -177,7 +177,7 @@ def tamper(how, folder):
 
 @generated(30)
 @given(case=cases())
-def test_generated_copies(case):
+def test_random_copies_survive_changes_and_kills(case):
     with tempfile.TemporaryDirectory(prefix="shardinit-copies-") as name:
         folder = pathlib.Path(name).resolve()
         verb, *options = prepare(case, folder)

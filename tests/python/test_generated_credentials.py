@@ -191,7 +191,7 @@ def store():
 
 @generated(60)
 @given(case=environments())
-def test_generated_credentials(store, case):
+def test_random_credentials_are_resolved_like_botocore(store, case):
     with tempfile.TemporaryDirectory() as scratch:
         env = prepared(case, store, pathlib.Path(scratch))
         method, keys, url = of_botocore(env)

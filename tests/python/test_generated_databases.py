@@ -105,7 +105,7 @@ def digests_of(folder):
 @generated(25)
 @given(case=st.tuples(arrays(), st.sampled_from(DRIVERS), st.booleans(), st.one_of(st.none(), databases()),
                       st.sampled_from([None, 1, 4])))
-def test_generated_databases(case):
+def test_random_ocdbt_and_zarr3_arrays_are_read(case):
     (forms, seed), driver, compressed, config, rows = case
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
@@ -115,7 +115,7 @@ def test_generated_databases(case):
 
 @generated(10)
 @given(case=st.tuples(arrays(), st.sampled_from(DRIVERS), databases(), st.integers(0, 1 << 30), st.integers(1, 255)))
-def test_generated_damage_of_databases(case):
+def test_damaged_ocdbt_manifests_are_detected(case):
     """A damaged manifest fails its checksum; of numbered manifests, only the newest is read."""
     (forms, seed), driver, config, at, change = case
     with tempfile.TemporaryDirectory() as name:
@@ -136,7 +136,7 @@ def test_generated_damage_of_databases(case):
 
 @generated(8)
 @given(case=st.tuples(arrays(), st.booleans(), st.booleans(), st.booleans()))
-def test_generated_checkpoints_of_orbax(case):
+def test_random_orbax_checkpoints_are_read(case):
     (forms, seed), use_ocdbt, use_zarr3, use_compression = case
     bits = np.random.default_rng(seed)
     tree = {name: values_of(dtype, shape, bits) for name, (dtype, shape, _, _) in forms.items()}
@@ -149,7 +149,7 @@ def test_generated_checkpoints_of_orbax(case):
         assert digests_of(pathlib.Path(name) / "out") == wanted
 
 
-def test_items_of_a_step(tmp_path):
+def test_orbax_step_with_two_items_requires_a_choice(tmp_path):
     """A step with one item is read whatever its name is; of two items, the user must name one."""
     step = tmp_path / "100"
     ocp.PyTreeCheckpointer().save(step / "state", {"w": np.ones((2, 3), "f4")})

@@ -116,7 +116,7 @@ def cases(draw):
 
 @generated(40)
 @given(case=cases())
-def test_generated_folders(case):
+def test_random_folders_survive_a_chain_of_conversions(case):
     writer, forms, seed, through, last, jobs = case
     if writer == "zarr":  # Orbax makes nested folders of names with a slash.
         forms = {tensor: form for tensor, form in forms.items() if "/" not in tensor} or {"a": ("f32", (3,))}
@@ -160,7 +160,7 @@ def damage(path, kind):
 @generated(20)
 @given(case=st.tuples(st.sampled_from([w for w in WRITERS if w != "zarr"]), tensors(), st.integers(0, 1 << 30),
                       st.sampled_from(["truncated", "empty", "lost"])))
-def test_generated_damage(case):
+def test_convert_rejects_random_damage_of_folders(case):
     """A damaged folder gives an error and no output."""
     writer, forms, seed, kind = case
     if (writer, kind) == ("run", "truncated"):

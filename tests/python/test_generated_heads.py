@@ -15,7 +15,7 @@ CASES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.sampled_fr
 
 @generated(1)  # The packages take a minute to import.
 @given(cases=CASES)
-def test_generated_heads(cases):
+def test_sharding_presets_reject_heads_that_trainers_reject(cases):
     client_of("torchtitan")
     client_of("megatron")
     cases = [(kv_heads * groups, kv_heads, tensor) for kv_heads, groups, tensor in cases]

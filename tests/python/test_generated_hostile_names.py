@@ -118,7 +118,7 @@ COMMANDS = [["inspect", "s"], ["digest", "s"], ["stats", "s"], ["diff", "s", "wh
 
 @generated(40)
 @given(name=names(), place=strategies.sampled_from(PLACES), start=strategies.integers(0, len(COMMANDS) - 1))
-def test_generated_names(name, place, start, tmp_path_factory):
+def test_commands_escape_random_hostile_names(name, place, start, tmp_path_factory):
     folder = tmp_path_factory.mktemp("names")
     (folder / "s").mkdir(), (folder / "whole").mkdir()
     safetensors(folder / "whole/model.safetensors", [("ok.w", "F32")])
@@ -136,7 +136,7 @@ def test_generated_names(name, place, start, tmp_path_factory):
             assert not any(line.startswith(FORGED) for line in text.splitlines()), (command, text)
 
 
-def test_colours_are_kept(tmp_path):
+def test_escaping_of_names_keeps_the_tools_colours(tmp_path):
     """Escaping applies to names, not to the tool's own colours."""
     tensor_name(tmp_path, "a\x1b[31m")
     done = run_tool("inspect", tmp_path, "--color", "always")

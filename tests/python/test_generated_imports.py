@@ -139,7 +139,7 @@ def is_type_sound(path):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_no_field_of_a_type_that_transformers_refuses(name, tmp_path):
+def test_import_rejects_field_types_that_transformers_rejects(name, tmp_path):
     """import refuses each field alone, with every wrong type, if Transformers does."""
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
@@ -160,7 +160,7 @@ TABLE = {"bert": "bert.embeddings.word_embeddings.weight"}
 
 @generated(220)
 @given(case=files())
-def test_generated_imports(case):
+def test_random_configs_are_imported_like_transformers(case):
     name, given, due = case
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "config.json")
@@ -205,7 +205,7 @@ def settings_of_exports(draw):
 
 @generated(40)
 @given(case=settings_of_exports())
-def test_generated_settings_of_exports(case):
+def test_from_pretrained_loads_exports_with_random_settings(case):
     """`from_pretrained` loads the tensors and config.json of `export --set` without changes, unless export refuses the
     values."""
     name, given, changes = case

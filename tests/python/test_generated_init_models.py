@@ -190,11 +190,11 @@ def has_the_arrays_of_the_function(tree, shape, seed, spec):
 
 
 @like_torch_cpu()
-def test_generated_models_have_the_shards_of_the_constructor():
+def test_init_model_gives_random_modules_the_constructors_bits():
     has_the_shards_of_the_constructor()
     assert COUNTS["torch"] >= 14
 
 
-def test_generated_trees_have_the_arrays_of_the_function():
+def test_init_model_gives_random_jax_trees_the_functions_arrays():
     has_the_arrays_of_the_function()
     assert COUNTS["jax"] >= 20

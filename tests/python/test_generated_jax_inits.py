@@ -342,7 +342,7 @@ def is_continuous(node):
                    or {"bfloat16", "float16"} & set(map(str, rest)) for kind, *rest in nodes(node))
 
 
-def test_generated_jax_inits():
+def test_random_jax_init_functions_are_captured_correctly():
     counts = collections.Counter()
 
     @generated(24)
@@ -360,7 +360,7 @@ def test_generated_jax_inits():
 
 @pytest.mark.parametrize("name", NEVER)
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_what_descends_from_a_key_is_no_constant(name, engine):
+def test_values_derived_from_a_key_are_never_constants(name, engine):
     for shape in ((), (3,), (2, 3)):
         with pytest.raises(shardinit.CaptureError) as caught:
             shardinit.capture.jax(lambda key: NEVER[name](key, shape), engine=engine)

@@ -60,7 +60,7 @@ def digests(spec, folder):
 
 @generated(150)
 @given(text=expressions())
-def test_generated_logic(text, tmp_path_factory):
+def test_random_expressions_have_the_values_of_python(text, tmp_path_factory):
     """An expression has the same value as a variable, for each element, and in Python."""
     folder = tmp_path_factory.mktemp("logic")
     brief = digests({"vars": {**NAMES, "x": f"({text})"}, "modules": {
@@ -77,7 +77,7 @@ def test_generated_logic(text, tmp_path_factory):
     assert brief == flat
 
 
-def test_what_is_settled_is_not_computed(tmp_path):
+def test_and_or_skip_a_second_operand_that_cannot_matter(tmp_path):
     """`and` and `or` skip their second operand if the first decides; names in it are still checked."""
     spec = {"vars": {"n": 0, "x": "n > 0 and 8 / n > 2", "y": "n == 0 or 8 % n == 0"},
             "modules": {"w": {"shape": ["1 + x + 2 * y"], "init": "zeros"}}}
@@ -269,7 +269,7 @@ def planned(spec, folder):
 
 @generated(100)
 @given(spec=briefs())
-def test_generated_language(spec, tmp_path_factory):
+def test_random_short_specs_equal_specs_written_out(spec, tmp_path_factory):
     """Blocks, lists, texts, variables and defaults give the same tensors as a spec that is written out."""
     folder = tmp_path_factory.mktemp("language")
     assert planned(spec, folder) == planned(flattened(spec), folder)

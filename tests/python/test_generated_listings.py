@@ -86,7 +86,7 @@ def store():
 
 @generated(40)
 @given(case=lists())
-def test_generated_lists_of_buckets(store, case):
+def test_convert_handles_random_bucket_listings(store, case):
     keys = [key for page in case["pages"] for key in page]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
