@@ -20,7 +20,7 @@ def exchange(size, n):
     return size * (n - 1) / n
 
 
-def test_cost_of_405b_is_that_of_the_formulas():
+def test_plan_cost_of_405b_matches_the_documented_formulas():
     d, ff, layers, heads, vocab = 16384, 53248, 126, 16384, 128256
     kv, tokens = 1024, 8192
     of_layer = 2 * heads * d + 2 * kv * d + 3 * ff * d
@@ -48,7 +48,7 @@ def test_cost_of_405b_is_that_of_the_formulas():
     assert cost_of(SPEC_405B, "--tokens", "4096", "--memory-per-rank", "50G")["bytes"]["tensor"] == round(tensor / 2)
 
 
-def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
+def test_bandwidth_defaults_to_the_slowest_link(tmp_path):
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\ninclude: {SPEC_405B}\nbandwidth: {{fsdp: 1e9, tensor: 2 * 1e9}}\n"
     )
@@ -78,7 +78,7 @@ modules:
 """
 
 
-def test_kinds_of_axes_may_be_said(tmp_path):
+def test_training_section_sets_what_a_mesh_axis_divides(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
     # Both axes divide the batch, so weights are gathered over x first, then over y.
@@ -108,7 +108,7 @@ def test_kinds_of_axes_may_be_said(tmp_path):
         ("training: {token: 4}", "unknown key `token` in `training`"),
     ],
 )
-def test_mistakes(tmp_path, line, message):
+def test_plan_rejects_invalid_bandwidth_and_training_values(tmp_path, line, message):
     (tmp_path / "spec.yaml").write_text(SPEC + line + "\n")
     result = run_tool("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2
@@ -127,7 +127,7 @@ def partitions(*arguments):
     return boxes
 
 
-def test_auto_takes_no_time():
+def test_auto_sharding_of_405b_takes_under_two_seconds():
     start = time.monotonic()
     cost_of(SPEC_405B, "--sharding", "auto")
     assert time.monotonic() - start < 2
@@ -144,7 +144,7 @@ def test_auto_takes_no_time():
         ("vit-l-16", "fsdp=8"),
     ],
 )
-def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
+def test_sharding_written_by_plan_equals_auto(tmp_path, model, mesh):
     spec = ROOT / f"configs/{model}.yaml"
     written = tmp_path / "map.yaml"
     result = run_tool("plan", spec, "--mesh", mesh, "--sharding", "auto", "--write", written)
@@ -155,7 +155,7 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
     assert of_auto == cost_of(spec, "--mesh", mesh, "--sharding", written)
 
 
-def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
+def test_memory_per_rank_accepts_numbers_and_sizes(tmp_path):
     plans = []
     for memory in ("59e9", "59GB"):
         plans.append(run_tool("plan", "--json", SPEC_405B, "--sharding", "auto", "--memory-per-rank", memory).stdout)
@@ -165,7 +165,7 @@ def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
     assert json.loads(plans[0]) and plans[1:] == plans[:1] * 3
 
 
-def test_memory_per_rank():
+def test_auto_respects_memory_per_rank():
     result = run_tool("plan", SPEC_405B, "--sharding", "auto", "--memory-per-rank", "1G")
     assert result.returncode == 2
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
@@ -180,7 +180,7 @@ def test_memory_per_rank():
     assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
 
-def test_explain_has_what_others_would_cost():
+def test_explain_lists_costs_of_alternative_shardings():
     result = run_tool("explain", "--json", SPEC_405B, "**.embed_tokens.weight", "--sharding", "auto")
     facts = json.loads(result.stdout)
     alternatives = facts["alternatives"]
@@ -203,7 +203,7 @@ def partition_of(*arguments):
     return json.loads(result.stdout)["partition"]
 
 
-def test_experts_of_a_layer_are_on_the_same_ranks():
+def test_auto_puts_experts_of_a_layer_on_the_same_ranks():
     spec, mesh = ROOT / "configs/deepseek-v3.yaml", ["--mesh", "fsdp=8,expert=32"]
     for name in ("gate_up_proj", "down_proj"):
         partition = partition_of(spec, f"**.10.mlp.experts.{name}", *mesh)
@@ -213,12 +213,12 @@ def test_experts_of_a_layer_are_on_the_same_ranks():
 
 
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
-def test_fused_hidden_units_are_not_cut_otherwise(name):
+def test_auto_shards_mixtral_experts_only_by_expert(name):
     partition = partition_of(ROOT / "configs/mixtral-8x7b.yaml", f"**.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
     assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
 
 
-def test_heads_are_whole(tmp_path):
+def test_auto_does_not_split_attention_heads(tmp_path):
     # The model has 8 key heads.
     for tensor in (8, 16):
         arguments = ("**.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
@@ -233,7 +233,7 @@ def test_heads_are_whole(tmp_path):
         assert ("tensor" in partition_of(spec, f"**.3.self_attn.{name}.weight")) == is_split
 
 
-def test_kernels_and_contractions_are_not_split(tmp_path):
+def test_auto_does_not_split_kernels_or_contractions(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"""\
 shardinit: 1
@@ -261,7 +261,7 @@ modules:
 """
 
 
-def test_nobody_guesses_how_many_experts_a_token_has(tmp_path):
+def test_auto_requires_experts_per_token(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(MIXTURE)
     result = run_tool("plan", "--json", spec)
@@ -276,7 +276,7 @@ def test_nobody_guesses_how_many_experts_a_token_has(tmp_path):
     assert cost_of(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
 
 
-def test_a_tiny_model_is_replicated(tmp_path):
+def test_auto_sends_fewer_bytes_for_a_tiny_model(tmp_path):
     tiny = ROOT / "configs/llama3-tiny.yaml"
     for mesh in ("fsdp=4", "fsdp=2,tensor=2"):
         assert cost_of(tiny, "--mesh", mesh, "--sharding", "auto")["bytes"]["fsdp"] < cost_of(tiny, "--mesh", mesh)["bytes"]["fsdp"]
@@ -297,7 +297,7 @@ modules:
 """
 
 
-def test_what_is_fused_is_cut_in_segments(tmp_path):
+def test_auto_cuts_fused_dimensions_in_segments(tmp_path):
     spec = tmp_path / "spec.yaml"
     costs = {}
     for segments in (1, 2):
@@ -336,7 +336,7 @@ modules:
 """
 
 
-def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
+def test_cost_counts_tokens_sent_to_pinned_experts(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}]\n')
     hand = cost_of(spec)
@@ -360,7 +360,7 @@ def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     assert cost_of(spec) == hand
 
 
-def test_stages_are_those_of_the_pipeline(tmp_path):
+def test_auto_shards_each_stage_of_a_pipeline(tmp_path):
     spec = tmp_path / "spec.yaml"
     text = f"shardinit: 1\ninclude: {ROOT}/configs/llama3.1-8b.yaml\n"
     spec.write_text(f"{text}mesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n")
@@ -394,7 +394,7 @@ training: {tokens: 4096}
     ("rules: [{a: tensor}, {b: fsdp}]\n", ", axes: [a, b], stage: {pipe: LAYER}"),
     ("rules: [{a: tensor}, {b: fsdp}]\n", ", axes: [a, b], stage: {pipe: 'min(1, LAYER)'}"),
 ])
-def test_a_repeat_costs_what_its_tensors_cost_written_out(tmp_path, head, keys):
+def test_repeat_costs_the_same_as_its_tensors_written_out(tmp_path, head, keys):
     """A repeat whose tensors differ in shape, sharding or stage costs the same as its tensors written out."""
     tensor = f"{{shape: [512 + 64 * (LAYER % 2), 256], init: zeros{keys}}}\n"
     (tmp_path / "repeat.yaml").write_text(f"{REPEATED}{head}modules:\n  layers:\n    repeat: {{layer: 3}}\n    w: "

@@ -50,7 +50,7 @@ def measured(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_bytes_are_those_of_the_model(tmp_path, measured, name):
+def test_predicted_bytes_match_pytorchs_collectives(tmp_path, measured, name):
     config, variables, sharding, run = RUNS[name]
     axes = [{axis: size} for axis, size in run["mesh"].items()]
     spec = tmp_path / "spec.yaml"

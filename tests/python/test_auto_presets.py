@@ -115,14 +115,14 @@ def compare(spec, model, preset, degrees, beside=()):
     return True
 
 
-def test_all_presets_are_here():
+def test_every_sharding_preset_is_compared_with_auto():
     assert sorted(DEGREES) == sorted(path.stem for path in PRESETS.glob("*.yaml"))
     assert all(len(meshes_of(degrees)) == 10 for degrees in (*DEGREES.values(), *PIPELINES.values()))
     assert sorted(PIPELINES) == sorted(preset for preset in DEGREES if "pipeline" in (PRESETS / f"{preset}.yaml").read_text())
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_no_preset_is_below_auto(tmp_path, model):
+def test_auto_costs_no_more_than_any_preset(tmp_path, model):
     compared = 0
     for preset in presets_of(model):
         for degrees in meshes_of(DEGREES[preset]):
@@ -134,7 +134,7 @@ def test_no_preset_is_below_auto(tmp_path, model):
 
 
 @pytest.mark.parametrize("model", WITH_STAGES)
-def test_no_preset_with_stages_is_below_auto(tmp_path, model):
+def test_auto_costs_no_more_than_presets_with_pipeline_stages(tmp_path, model):
     compared = 0
     for preset in sorted(set(presets_of(model)) & set(PIPELINES)):
         for degrees in meshes_of(PIPELINES[preset]):

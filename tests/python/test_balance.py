@@ -92,7 +92,7 @@ SIZES = {"u8": 1, "bf16": 2, "f32": 4, "f64": 8}
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_ranks_hold(name, tmp_path):
+def test_plan_bytes_match_the_boxes_of_all_ranks(name, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32" + SPECS[name])
     plan = run_json("plan", spec)

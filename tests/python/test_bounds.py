@@ -49,7 +49,7 @@ LEAST = 1008 + 10**11 + 8  # A tensor of 1000 elements draws its last 8 numbers 
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "plan --json", "graph", "graph --json", "explain"])
-def test_what_needs_no_values_makes_none(command, spec):
+def test_planning_commands_draw_no_values(command, spec):
     """Commands that need no values draw none, even if only 1e11 draws would show where later numbers begin."""
     name, *options = command.split()
     result, seconds = timed(name, spec(TRUNCATED), *(["after"] if name == "explain" else []), *options)
@@ -57,7 +57,7 @@ def test_what_needs_no_values_makes_none(command, spec):
     assert seconds < 5
 
 
-def test_where_numbers_begin_that_were_not_counted(spec):
+def test_explain_and_graph_print_a_least_stream_position(spec):
     path = spec(TRUNCATED)
     text = run_ok("explain", path, "after").stdout
     assert f"{LEAST:,} words of the stream before at least: truncated normal numbers" in text
@@ -67,7 +67,7 @@ def test_where_numbers_begin_that_were_not_counted(spec):
                     "tied": {"least_position": LEAST}, "given": {"position": 5}, "last": {"position": 21}}
 
 
-def test_places_are_found_where_values_are_made(tmp_path, spec):
+def test_gen_finds_exact_stream_positions(tmp_path, spec):
     """With fewer numbers, the plan of `gen` has the exact place of later numbers, after the least place in `graph`."""
     path = spec(TRUNCATED.replace("100000, 1000000", "100, 1000"))
     run_ok("gen", path, "-o", tmp_path / "out")
@@ -88,7 +88,7 @@ MANY = ("mesh: {axes: {p: 16, q: 16}}\nmodules:\n  layers:\n    repeat: {i: 5000
 @pytest.mark.parametrize("command", ["validate", "plan", "plan --html page.html", "graph --html page.html", "plan --write map.yaml", "graph",
                                      "graph --json", "explain", "diff", "digest", "gen -o out", "export --to dcp -o out",
                                      "program", "program --kinds -o out"])
-def test_a_signal_ends_what_plans(command, number, spec, tmp_path):
+def test_signals_end_planning_commands(command, number, spec, tmp_path):
     name, *options = command.split()
     path = spec(MANY)
     more = {"explain": ["layers.7.w"], "diff": [path]}.get(name, [])
@@ -106,7 +106,7 @@ def test_a_signal_ends_what_plans(command, number, spec, tmp_path):
     assert set(os.listdir(tmp_path)) == before
 
 
-def test_a_signal_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
+def test_sigterm_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
     folder = ranks_of(spec, tmp_path)
     for command in (["finalize", folder], ["status", folder]):
         run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.DEVNULL)
@@ -132,7 +132,7 @@ def test_stages_of_many_tensors_take_linear_time(spec):
     assert many < 8 * few + 1
 
 
-def test_as_many_shapes_as_tensors_take_linear_time(spec):
+def test_cost_of_tensors_with_distinct_shapes_takes_linear_time(spec):
     """The cost of tensors with different shapes takes linear time; comparing each shape with all earlier ones took ten
     minutes for 131,072 tensors."""
     text = "modules:\n  layers:\n    repeat: {{i: {}}}\n    w: {{shape: [i + 1], init: zeros}}\n"
@@ -140,7 +140,7 @@ def test_as_many_shapes_as_tensors_take_linear_time(spec):
     assert many < 8 * few + 1
 
 
-def test_wrong_ties_of_many_tensors_take_linear_time(spec):
+def test_suggestions_for_wrong_ties_take_linear_time(spec):
     """Suggestions for wrong ties take linear time; searching names for each tie took a minute for 16,000 tensors."""
     text = ("modules:\n  layers:\n    repeat: {{i: {}}}\n    v: {{shape: [2], init: zeros}}\n"
             "    w: {{shape: [2], init: zeros, tie: 'layer.{{i}}.v'}}\n")
@@ -154,7 +154,7 @@ def test_wrong_ties_of_many_tensors_take_linear_time(spec):
 
 
 @pytest.mark.parametrize("pattern", ["layers.{}.*", "*.{}.a.w", "*.{}.*"])
-def test_many_patterns_take_no_longer_than_a_few(pattern, spec):
+def test_many_layout_patterns_take_no_longer_than_a_few(pattern, spec):
     patterns = ", ".join(f"'{pattern.format(i)}'" for i in range(900))
     text = ("modules:\n  layers:\n    repeat: {{i: 900}}\n    a.w: {{shape: [2], init: zeros}}\n"
             "    n: {{repeat: {{j: 100}}, w: {{shape: [2], init: zeros}}}}\n"
@@ -173,7 +173,7 @@ SEGMENTS = ("mesh: {axes: {p: 2}}\nmodules:\n  layers:\n    repeat: {i: 20}\n"
 
 
 @pytest.mark.parametrize("command", ["plan --rank 0", "plan --devices", "graph"])
-def test_what_people_read_has_an_end(command, spec):
+def test_text_output_for_many_tensors_or_ranks_is_cut(command, spec):
     text = {"plan --rank 0": SEGMENTS, "plan --devices": "mesh: {axes: {p: 20480}}\nmodules:\n"
             "  w: {shape: [20480], init: zeros, shard: [p]}\n",
             "graph": "modules:\n  layers: {repeat: {i: 20480}, w: {shape: [i + 1], init: zeros}}\n"}[command]
@@ -186,14 +186,14 @@ def test_what_people_read_has_an_end(command, spec):
     assert max(len(value) for value in full.values() if isinstance(value, list)) == 20480
 
 
-def test_differences_of_many_tensors_have_an_end(spec):
+def test_diff_output_for_many_tensors_is_cut(spec):
     text = "modules:\n  layers: {{repeat: {{i: 12000}}, w: {{shape: [i + {}], init: zeros}}}}\n"
     result = run_tool("diff", spec(text.format(1), "a.yaml"), spec(text.format(2), "b.yaml"))
     assert result.returncode == 1
     assert "… and 2,000 lines more; `--json` has all\n" in result.stdout
 
 
-def test_a_program_of_too_many_shapes(spec, tmp_path):
+def test_program_of_too_many_shapes_is_rejected(spec, tmp_path):
     """A program of 10,000 shapes, which would have a gigabyte, is rejected; `--only` makes a part of it."""
     path = spec("modules:\n  w: {repeat: {i: 10000}, v: {shape: [i + 1], init: {normal: {std: 1}}}}\n")
     result = run_tool("program", path)
@@ -210,7 +210,7 @@ def ranks_of(spec, tmp_path, count=1 << 24):
     return tmp_path / "out"
 
 
-def test_status_and_finalize_of_many_ranks(tmp_path, spec):
+def test_status_and_finalize_of_16_million_ranks_are_fast(tmp_path, spec):
     folder = ranks_of(spec, tmp_path)
     status, seconds = timed("status", folder)
     assert status.stdout.endswith(": 1 of 16,777,216 ranks are there, unfinished\nmissing: 1-16777215\n")
@@ -219,7 +219,7 @@ def test_status_and_finalize_of_many_ranks(tmp_path, spec):
     assert seconds < 5 and more < 5
 
 
-def test_ranks_that_are_missing_here_and_there(tmp_path, spec):
+def test_text_list_of_missing_ranks_is_cut(tmp_path, spec):
     """The text list of missing ranks ends after a thousand ranges; the JSON list is complete."""
     folder = ranks_of(spec, tmp_path, 4096)
     run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))), timeout=900)
@@ -239,7 +239,7 @@ def inject(calls, what, path=None):
 
 @pytest.mark.parametrize("error", ["EIO", "ESTALE", "EMFILE", "ENFILE", "EACCES", "ENOMEM"])
 @pytest.mark.parametrize("key", ["include", "sharding", "main"])
-def test_a_file_that_cannot_be_read_is_no_mistake_of_the_spec(key, error, spec, tmp_path):
+def test_unreadable_spec_files_exit_with_status_3_or_2(key, error, spec, tmp_path):
     """A read error exits with status 3, so that a job tries again; a lack of permission exits with status 2."""
     other = write(tmp_path / "other.yaml", "'**': [a]\n" if key == "sharding" else "seed: 3\n")
     named = "" if key == "main" else f"{key}: other.yaml\n"
@@ -262,7 +262,7 @@ SMALL = ("mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8, 4], init: {normal: {s
 
 @pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
                                      "gen -o out"])
-def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, spec, tmp_path):
+def test_same_command_recovers_from_any_failed_fsync(command, spec, tmp_path):
     """Whichever sync fails, the same command then succeeds and makes the same files as without the error."""
     name, *options = command.split()
     path = spec(SMALL)
@@ -284,7 +284,7 @@ def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, sp
 
 @pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
                                      "gen -o out"])
-def test_equal_runs_at_once_all_succeed(command, spec, tmp_path):
+def test_simultaneous_equal_runs_all_succeed(command, spec, tmp_path):
     name, *options = command.split()
     path = spec(SMALL)
     run_ok(name, path, *options, cwd=tmp_path)
@@ -300,7 +300,7 @@ def test_equal_runs_at_once_all_succeed(command, spec, tmp_path):
     assert not [entry for entry in os.listdir(tmp_path) if ".tmp-" in entry]
 
 
-def test_a_program_where_another_stands(spec, tmp_path):
+def test_another_program_in_the_folder_is_a_conflict(spec, tmp_path):
     path, out = spec(SMALL), tmp_path / "out"
     run_ok("program", path, "--kinds", "-o", out)
     before = tree_of(out)
@@ -321,7 +321,7 @@ PLACES = ["modules", "modules.w", "mesh", "training", "vars", "init", "layouts"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_set_of_a_path_of_many_parts(place, spec):
+def test_set_with_a_path_of_20000_parts_is_fast(place, spec):
     """Suggestions for a path of many parts take linear time; they took 5 s, now 0.05 s."""
     path = spec("modules: {w: {shape: [2], init: ones}}\n")
     _, least = timed("validate", path, "--set", "nothing=1")
@@ -330,7 +330,7 @@ def test_set_of_a_path_of_many_parts(place, spec):
     assert seconds - least < 0.5
 
 
-def test_warnings_of_many_variables(spec):
+def test_ten_thousand_warnings_are_printed_fast(spec):
     """Thousands of warnings, all printed here, do not count the lines of the spec again for each warning."""
     path = spec("vars:\n" + "".join(f"  v{i}: {i}\n" for i in range(10_000)) + "modules: {w: {shape: [2], init: ones}}\n")
     _, quiet = timed("validate", path, "-q", "--json")

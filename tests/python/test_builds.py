@@ -46,7 +46,7 @@ __attribute__((constructor)) static void SetUp(void) {
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
+def test_startup_code_that_changes_fp_mode_changes_no_values(jobs, tmp_path):
     (tmp_path / "spec.yaml").write_text(SUBNORMALS)
     made = compile_it(tmp_path, "hostile.c", HOSTILE, "-shared", "-fPIC", "-O2", "-o", "hostile.so", "-lm")
     assert (made.returncode, made.stderr) == (0, "")
@@ -55,7 +55,7 @@ def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
     assert before == after
 
 
-def test_a_build_without_clang_has_no_kernels_for_cuda(tmp_path):
+def test_build_without_clang_embeds_no_cuda_kernels(tmp_path):
     """Without clang, the list of embedded CUDA files is empty, but still compiles."""
     (tmp_path / "empty").mkdir()
     subprocess.run(["cmake", f"-DFOLDER={tmp_path}/empty", "-DPATTERN=*.ptx", "-DFUNCTION=CudaFiles",
@@ -67,7 +67,7 @@ def test_a_build_without_clang_has_no_kernels_for_cuda(tmp_path):
     assert subprocess.run([tmp_path / "made"], timeout=60).returncode == 0
 
 
-def test_big_endian_is_refused(tmp_path):
+def test_build_rejects_big_endian_machines(tmp_path):
     made = compile_it(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20", "-fsyntax-only",
                    f"-I{ROOT / 'src'}", "-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
                    compiler="c++")
@@ -82,7 +82,7 @@ BENCH = BINARY.parents[1] / "tests/bench_kernels"
 
 
 @pytest.mark.skipif(not BENCH.exists(), reason=f"there is no {BENCH}")
-def test_the_benchmark_has_all_kernels():
+def test_benchmark_lists_more_than_ten_cases():
     listed = subprocess.run([BENCH, "--benchmark_list_tests"], check=True, capture_output=True, text=True)
     assert len(listed.stdout.splitlines()) > 10
 
@@ -93,7 +93,7 @@ CACHE = BINARY.parents[1] / "CMakeCache.txt"
 @pytest.mark.skipif(not CACHE.exists() or "CMAKE_BUILD_TYPE:STRING=Release" not in CACHE.read_text(),
                     reason="not what is installed")
 @pytest.mark.parametrize("name", ["shardinit", "libshardinit.so.1"])
-def test_what_is_installed_is_hardened(name):
+def test_installed_binaries_are_hardened(name):
     def read(*options):
         return subprocess.run(["readelf", "-W", *options, BINARY.parent / name], check=True,
                               capture_output=True, text=True).stdout
@@ -114,7 +114,7 @@ def test_what_is_installed_is_hardened(name):
 @pytest.mark.parametrize("place", [
     "init/distribution.cc", "stats/fit.cc", "generate/fill.cc", "plan/read_draw.cc", "program/drawn.cc",
     "graph/engines/jax_threefry.cc", "graph/engines/torch_cpu.cc", "graph/warnings/values.cc"])
-def test_a_distribution_that_was_forgotten_does_not_compile(place, tmp_path):
+def test_code_that_misses_a_distribution_does_not_compile(place, tmp_path):
     """Code that handles each distribution does not compile if one is missing; otherwise its values would be zeros, or
     it would have no plan."""
     header = (ROOT / "src/init/distribution.h").read_text()

@@ -33,7 +33,7 @@ def weights(tmp_path_factory):
 
 # JSON -------------------------------------------------------------------------
 
-def test_plan_json():
+def test_plan_json_reports_the_sizes_of_a_model():
     plan = run_json("plan", TINY)
     assert plan["name"] == "llama3-tiny"
     assert plan["parameters"] == 5_768_448
@@ -46,7 +46,7 @@ def test_plan_json():
 @pytest.mark.parametrize("config, parameters, world_size", [
     ("llama3.1-8b", 8_030_261_248, 8), ("llama3.1-70b", 70_553_706_496, 64),
     ("llama3.1-405b", 405_853_388_800, 512)])
-def test_plans_of_the_large_models(config, parameters, world_size):
+def test_plan_counts_parameters_of_large_models(config, parameters, world_size):
     plan = run_json("plan", ROOT / f"configs/{config}.yaml")
     assert (plan["parameters"], plan["world_size"]) == (parameters, world_size)
     assert plan["bytes"] == 2 * parameters
@@ -78,7 +78,7 @@ def product_of(extents):
     return product
 
 
-def test_json_of_every_command(good, tmp_path):
+def test_every_command_prints_valid_json(good, tmp_path):
     assert run_json("validate", TINY) is not None
     assert run_json("gen", TINY, "-o", tmp_path / "out") is not None
     assert run_json("gen", TINY, "-o", tmp_path / "none", "--dry-run") is not None
@@ -118,7 +118,7 @@ LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_don
     ("inspect WEIGHTS", "folder files bytes warnings others unread tensors"),
     ("graph TINY", "name layout seed engine mesh logical stored"),
     ("stats WEIGHTS", "tensors"), ("stats WEIGHTS --spec TINY", "tensors missing other_form not_in_spec")])
-def test_members_of_json(good, weights, tmp_path, command, members):
+def test_json_output_has_the_documented_members(good, weights, tmp_path, command, members):
     """JSON output has all members that the man page lists, including members that depend on an option."""
     words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word) for word in command.split()]
     found = run_json(*words)
@@ -136,19 +136,19 @@ def test_members_of_json(good, weights, tmp_path, command, members):
 
 @pytest.mark.parametrize("arguments", [["digest", "missing.yaml"], ["verify", "missing"],
                                        ["plan", TINY, "--mesh", "fsdp=0,tensor=1"]], ids=range(3))
-def test_failures_print_no_data(arguments):
+def test_failed_commands_print_no_json(arguments):
     result = run_tool(*arguments, "--json")
     assert result.returncode in (2, 3, 5)
     assert result.stderr and not result.stdout  # A program that parses the output must not find any.
 
 
-def test_digest_only_gives_the_same_hashes():
+def test_digest_only_prints_the_same_hashes():
     whole = {t["path"]: t for t in run_json("digest", TINY)["tensors"]}
     some = {t["path"]: t for t in run_json("digest", TINY, "--only", "**.norm.weight")["tensors"]}
     assert some == {"model.norm.weight": whole["model.norm.weight"]}
 
 
-def test_digest_check(tmp_path):
+def test_digest_check_detects_changed_values(tmp_path):
     run_ok("digest", TINY, "--write", tmp_path / "golden")
     run_ok("digest", TINY, "--check", tmp_path / "golden")
     run_ok("digest", TINY, "--check", tmp_path / "golden", "--mesh", "fsdp=7,tensor=1")
@@ -160,7 +160,7 @@ def test_digest_check(tmp_path):
     assert run_tool("digest", TINY, "--check", tmp_path / "missing").returncode == 2
 
 
-def test_status(good, tmp_path):
+def test_status_reports_unfinished_checkpoints(good, tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "0,2")
     assert run_json("status", good)["complete"] and not run_json("status", tmp_path / "out")["complete"]
     text = run_ok("status", tmp_path / "out").stdout
@@ -172,13 +172,13 @@ def test_status(good, tmp_path):
     assert run_json("status", tmp_path / "out")["complete"]
 
 
-def test_spec_from_standard_input():
+def test_spec_is_read_from_standard_input():
     digest = run_json("digest", TINY)["model_digest"]
     # Includes are relative to the working directory.
     assert run_json("digest", "-", stdin=open(TINY), cwd=TINY.parent)["model_digest"] == digest
 
 
-def test_names_that_are_no_file_are_those_that_are_shipped(tmp_path):
+def test_names_without_a_file_resolve_to_shipped_specs(tmp_path):
     """If a name is a folder, a link to nothing or to itself, or leads through a file, the shipped spec is used."""
     for name, make in {"llama3-tiny": lambda path: path.symlink_to(path.name), "gpt2-xl": pathlib.Path.mkdir,
                        "bert-large": lambda path: path.symlink_to("nowhere"),
@@ -196,13 +196,13 @@ def test_names_that_are_no_file_are_those_that_are_shipped(tmp_path):
             2, f"shardinit: error: there is no file `{name}`"), result.stderr
 
 
-def test_set_overrides(tmp_path):
+def test_set_option_overrides_the_spec(tmp_path):
     assert run_json("plan", TINY, "--set", "vars.layers=3")["parameters"] > 5_768_448
     assert run_json("plan", TINY, "--set", "mesh.axes.fsdp=4")["world_size"] == 8
     assert run_json("plan", TINY, "--set", "vars.layers=3", "--set", "vars.layers=2")["parameters"] == 5_768_448
 
 
-def test_include(tmp_path):
+def test_included_specs_can_be_overridden(tmp_path):
     shutil.copytree(TINY.parent, tmp_path / "models")
     (tmp_path / "spec.yaml").write_text(f"include: models/{TINY.name}\nname: mine\nvars: {{layers: 3}}\n")
     plan = run_json("plan", tmp_path / "spec.yaml")
@@ -216,7 +216,7 @@ def test_include(tmp_path):
     "explain SPEC lm_head.weight", "graph SPEC", "diff SPEC GOOD", "stats SPEC", "verify GOOD", "verify GOOD --spec SPEC",
     "inspect GOOD", "inspect GOOD/ranks/rank-00000.h5", "status GOOD", "finalize GOOD", "gen SPEC -o GOOD",
     "gen SPEC -o GOOD --dry-run", "export SPEC --to dcp -o OUT"])
-def test_lost_output_is_an_error(arguments, good, tmp_path):
+def test_unwritable_standard_output_is_an_error(arguments, good, tmp_path):
     for name, path in {"SPEC": TINY, "GOOD": good, "OUT": tmp_path / "out"}.items():
         arguments = arguments.replace(name, str(path))
     arguments = arguments.split()
@@ -228,7 +228,7 @@ def test_lost_output_is_an_error(arguments, good, tmp_path):
     assert closed.returncode == 3, closed.stderr
 
 
-def test_gen_with_closed_standard_streams(tmp_path):
+def test_gen_works_with_closed_standard_streams(tmp_path):
     # Files that are opened then get descriptor 0, 1 or 2, and no message may be written to them.
     for streams in [">&-", "2>&-", "<&- >&- 2>&-"]:
         out = tmp_path / streams.replace(" ", "")
@@ -238,7 +238,7 @@ def test_gen_with_closed_standard_streams(tmp_path):
 
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-"])
-def test_lost_talk_is_no_failure(streams, tmp_path):
+def test_unwritable_standard_error_is_not_a_failure(streams, tmp_path):
     for arguments, status in [(["gen", TINY, "-o", tmp_path / "out"], 0), (["plan", tmp_path / "missing"], 2),
                               (["gne"], 2), (["validate", file_of("validate", "bad_uneven")], 2)]:
         run = subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, *arguments], env=CLEAN,
@@ -246,13 +246,13 @@ def test_lost_talk_is_no_failure(streams, tmp_path):
         assert run.returncode == status
 
 
-def test_a_reader_that_stops_reading():
+def test_closed_pipe_ends_a_command_quietly():
     shell = f"'{BINARY}' plan '{ROOT}/configs/llama3.1-405b.yaml' --rank 0 --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=CLEAN)
     assert result.stdout.strip() in ("0", "3", "141") and result.stderr == ""
 
 
-def test_talk_goes_to_standard_error(tmp_path):
+def test_messages_go_to_standard_error(tmp_path):
     result = run_ok("gen", TINY, "-o", tmp_path / "out")
     assert "GB/s" in result.stderr and "GB/s" not in result.stdout
     assert run_ok("gen", TINY, "-o", tmp_path / "out2", "--json").stderr == ""
@@ -265,7 +265,7 @@ def test_no_colour_without_a_terminal():
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}, {"TERM": "xterm"}], ids=str)
-def test_terminals(env, tmp_path):
+def test_colour_in_a_terminal_follows_term_and_no_color(env, tmp_path):
     import pty
     pid, fd = pty.fork()
     if pid == 0:
@@ -288,7 +288,7 @@ def test_terminals(env, tmp_path):
 
 # Usage ------------------------------------------------------------------------
 
-def test_version():
+def test_version_prints_numbers_and_targets():
     text = run_ok("--version").stdout
     assert re.match(r"shardinit \d+\.\d+\.\d+", text)
     assert run_json("--version")["targets"]
@@ -304,7 +304,7 @@ def test_version():
                                        ["plan", TINY, "--mesh", "fsdp=2,fsdp=2"],
                                        ["plan", TINY, "--mesh", "fsdp=99999999999999999999,tensor=1"]],
                          ids=lambda a: " ".join(map(str, a[:1] + a[2:])) or "none")
-def test_bad_usage(arguments, tmp_path):
+def test_bad_usage_exits_with_status_2(arguments, tmp_path):
     result = run_tool(*arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert result.stdout == "" and result.stderr.startswith(("shardinit", "--", "<"))
@@ -314,14 +314,14 @@ def test_bad_usage(arguments, tmp_path):
 @pytest.mark.parametrize("typed, meant", [("gne", "gen"), ("plna", "plan"), ("verfy", "verify"), ("digset", "digest"),
                                           ("finalise", "finalize"), ("sttaus", "status"), ("inspct", "inspect"),
                                           ("generate", "gen"), ("info", None)])
-def test_did_you_mean(typed, meant):
+def test_misspelled_command_gets_a_suggestion(typed, meant):
     result = run_tool(typed)
     assert result.returncode == 2
     assert f"`{typed}`" in result.stderr
     assert (f"did you mean `{meant}`" if meant else "see `shardinit --help`") in result.stderr
 
 
-def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
+def test_messages_escape_control_characters_in_names(tmp_path):
     """Messages contain no control characters, whatever names of files and folders the user gives."""
     spec = tmp_path / "sp\x1b[31mec\n.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\n"
@@ -348,7 +348,7 @@ def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
     assert result.returncode == 1 and not re.search(r"[\x1b\x07\r]", result.stderr)
 
 
-def test_index_is_made_and_removed_in_a_complete_checkpoint(tmp_path):
+def test_index_option_adds_or_removes_the_index(tmp_path):
     out = tmp_path / "out"
     run_ok("gen", TINY, "-o", out)
     whole = (out / "index.h5").read_bytes()
@@ -360,7 +360,7 @@ def test_index_is_made_and_removed_in_a_complete_checkpoint(tmp_path):
         assert (out / "index.h5").read_bytes() == whole
 
 
-def test_a_checkpoint_is_no_spec(tmp_path):
+def test_checkpoint_given_as_a_spec_is_rejected(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out")
     for command in [["plan"], ["graph"], ["explain", "model.norm.weight"], ["gen", "-o", tmp_path / "other"]]:
         result = run_tool(command[0], tmp_path / "out", *command[1:])
@@ -368,7 +368,7 @@ def test_a_checkpoint_is_no_spec(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_options_of_every_command(good, tmp_path):
+def test_every_command_has_options_output_and_quiet(good, tmp_path):
     for command in [["plan", TINY], ["graph", TINY], ["explain", TINY, "lm_head.weight"], ["diff", TINY, good, "--json"], ["list"],
                     ["schema"], ["help", "gen"], ["new"], ["new", "--from", "llama3-tiny"], ["status", good, "--json"], ["inspect", good], ["digest", TINY, "--only", "**.norm.weight"]]:
         printed = run_tool(*command)
@@ -387,7 +387,7 @@ def test_options_of_every_command(good, tmp_path):
     assert refused.returncode == 2 and "would be lost" in refused.stderr and spec.read_text().startswith("#")
 
 
-def test_what_is_found_to_be_wrong_is_in_the_file_of_a_report(good, tmp_path):
+def test_findings_are_written_to_the_report_file(good, tmp_path):
     out, report = tmp_path / "out", tmp_path / "report"
     shutil.copytree(good, out)
     os.truncate(out / "ranks/rank-00001.h5", 5)
@@ -411,7 +411,7 @@ def test_what_is_found_to_be_wrong_is_in_the_file_of_a_report(good, tmp_path):
         report.unlink()
 
 
-def test_a_folder_of_another_plan_says_the_first_difference(tmp_path):
+def test_conflict_names_the_first_difference_of_plans(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nvars: {d: 8}\nmodules:\n  a.b: {shape: [d, 2], init: zeros}\n")
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -423,7 +423,7 @@ def test_a_folder_of_another_plan_says_the_first_difference(tmp_path):
         assert result.returncode == 4 and f"holds another plan: {difference}\n" in result.stderr, result.stderr
 
 
-def test_quiet_and_verbose(good, tmp_path):
+def test_quiet_and_verbose_control_messages(good, tmp_path):
     out = tmp_path / "out"
     for command in [["gen", TINY, "-o", out], ["gen", TINY, "-o", out], ["export", TINY, "--to", "zarr", "-o", tmp_path / "zarr"],
                     ["reshard", out, "-o", tmp_path / "one", "--mesh", "fsdp=1,tensor=1"], ["verify", out], ["validate", TINY],
@@ -467,7 +467,7 @@ TALKS = [  # One after the other in one folder: the command, its standard output
 ]
 
 
-def test_what_people_are_told(tmp_path):
+def test_commands_print_results_and_messages(tmp_path):
     for command, printed, said in TALKS:
         result = run_ok(*[TINY if word == "TINY" else word for word in command.split()], cwd=tmp_path)
         assert result.stdout == printed + "\n", command
@@ -476,7 +476,7 @@ def test_what_people_are_told(tmp_path):
         assert run_ok(*[TINY if word == "TINY" else word for word in command.split()], "-q", cwd=tmp_path).stderr == ""
 
 
-def test_a_dry_run_counts_what_is_left(tmp_path):
+def test_dry_run_counts_the_remaining_ranks(tmp_path):
     out = tmp_path / "out"
     whole = run_json("gen", TINY, "-o", out, "--dry-run")
     assert not out.exists() and (whole["ranks_written"], whole["ranks_skipped"], whole["dry_run"]) == (4, 0, True)
@@ -492,7 +492,7 @@ def test_a_dry_run_counts_what_is_left(tmp_path):
     assert text == f"would write 0 B of llama3-tiny for 0 of 4 ranks to {out}; 2 ranks there already\n"
 
 
-def test_a_spec_is_compared_with_itself_changed(good, tmp_path):
+def test_diff_with_set_compares_a_spec_with_its_change(good, tmp_path):
     (tmp_path / "changed.yaml").write_text(f"include: {TINY}\nvars: {{layers: 3}}\n")
     alone = run_tool("diff", TINY, "--set", "vars.layers=3")
     assert alone.returncode == 1 and alone.stdout == run_tool("diff", TINY, tmp_path / "changed.yaml").stdout
@@ -506,14 +506,14 @@ def test_a_spec_is_compared_with_itself_changed(good, tmp_path):
         assert result.returncode == 2 and "hint: " in result.stderr and result.stdout == ""
 
 
-def test_stats_of_a_layout(tmp_path):
+def test_stats_of_a_layout_equal_stats_of_its_checkpoint(tmp_path):
     """`stats` of a spec with a layout prints the same as `stats` of a checkpoint with that layout."""
     run_ok("gen", TINY, "-o", tmp_path / "out", "--layout", "stacked")
     assert run_ok("stats", TINY, "--layout", "stacked").stdout == run_ok("stats", tmp_path / "out").stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_unknown_option_of_each_command(command):
+def test_every_command_rejects_an_unknown_option(command):
     result = run_tool(command, "--jsno")
     assert result.returncode == 2 and "--jsno" in result.stderr
 
@@ -533,18 +533,18 @@ def manual_of(page):
 PAGES = sorted((ROOT / "man").glob("*.[157]"))
 
 
-def test_there_is_a_manual():
+def test_main_man_page_exists():
     assert "shardinit.1" in [p.name for p in PAGES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_manual_pages_are_well_formed(page):
+def test_man_pages_pass_mandoc_lint(page):
     result = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_manual_and_help_list_the_same_options(command):
+def test_man_page_and_help_list_the_same_options(command):
     page = ROOT / f"man/shardinit-{command}.1"
     help_text, common = run_ok(command, "--help").stdout.split("Options of every command:")
     assert options(common) <= options(manual_of(ROOT / "man/shardinit.1"))
@@ -557,7 +557,7 @@ def test_manual_and_help_list_the_same_options(command):
         assert options(help_text) - options(manual) == set()
 
 
-def test_the_manual_has_no_option_that_is_gone():
+def test_man_pages_name_no_unknown_option():
     known = options(run_ok("--help").stdout)
     for command in COMMANDS:
         known |= options(run_ok(command, "--help").stdout)
@@ -584,7 +584,7 @@ def test_configs_name_the_schema(path):
     assert path.read_text().startswith(f"# yaml-language-server: $schema={schema}\n")
 
 
-def test_readme_has_the_two_commands():
+def test_readme_has_the_install_and_test_commands():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert "sh src/install.sh && shardinit gen llama3-tiny -o /tmp/tiny" in lines
     assert "sh tests/run.sh" in lines
@@ -594,7 +594,7 @@ def test_readme_has_the_two_commands():
     "123": 123, "100K": 102_400, "100KiB": 102_400, "100KB": 100_000, "160M": 160 << 20, "160MiB": 160 << 20,
     "160MB": 160_000_000, "5G": 5 << 30, "5GiB": 5 << 30, "5GB": 5_000_000_000, "2T": 2 << 40, "2TiB": 2 << 40,
     "2TB": 2_000_000_000_000, "9223372036854775807": 2**63 - 1, "8388607T": 8388607 << 40}.items())
-def test_every_option_takes_every_form_of_a_size(size, of_bytes, tmp_path):
+def test_size_options_accept_every_unit(size, of_bytes, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules: {w: {shape: [2], init: zeros}}\n")
     run_ok("export", tmp_path / "x.yaml", "--to", "safetensors", "-o", out, "--max-shard-size", size)
@@ -609,7 +609,7 @@ def test_every_option_takes_every_form_of_a_size(size, of_bytes, tmp_path):
 @pytest.mark.parametrize("option", ["--max-shard-size", "--memory"])
 @pytest.mark.parametrize("size", ["K", "MB", "-1", "-1M", "1.5G", "5 GB", "5g", "5gb", "5Gi", "5GBs", "5X", "0x10", "1e6",
                                   "8388608T", "9223372036854775808", "10000000TB", "99999999999999999999"])
-def test_what_is_no_size(option, size, tmp_path):
+def test_size_options_reject_malformed_sizes(option, size, tmp_path):
     result = run_tool("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
     assert result.returncode == 2
     assert f"`{option} {size}` is not a size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr

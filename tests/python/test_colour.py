@@ -37,13 +37,13 @@ def test_terminals_show_the_same_text_in_colour(name):
 @pytest.mark.parametrize("env, options", [
     ({"NO_COLOR": "1"}, []), ({"TERM": "dumb"}, []), ({"TERM": ""}, []), ({}, ["--color", "never"]),
     ({}, ["--color=never"])], ids=str)
-def test_it_can_be_turned_off(name, env, options):
+def test_colour_can_be_turned_off(name, env, options):
     if name == "usage" and options:
         pytest.skip("no command, so no options")
     assert shown(BINARY, *COMMANDS[name], *options, env=env) == plain(COMMANDS[name])
 
 
-def test_the_option_wins():
+def test_color_option_overrides_the_environment():
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert CODE.search(run_tool("plan", TINY, "--color", "always", env=env).stdout)
     assert CODE.search(run_tool("plan", TINY, "--no-such-option", "--color=always").stderr)
@@ -51,7 +51,7 @@ def test_the_option_wins():
     assert CODE.search(shown(BINARY, "plan", TINY, env={"NO_COLOR": ""}))  # An empty variable has no effect.
 
 
-def test_each_stream_is_judged_alone():
+def test_colour_is_decided_for_each_stream():
     assert not CODE.search(run_tool("plan", TINY).stdout)
     assert shown(BINARY, "plan", TINY, streams=[2]) == ""
     assert CODE.search(shown(BINARY, "validate", BAD, streams=[2]))
@@ -62,19 +62,19 @@ def test_each_stream_is_judged_alone():
 
 
 @pytest.mark.parametrize("name", ["plan", "explain", "graph", "diff", "stats"])
-def test_programs_and_files_get_none(name, tmp_path):
+def test_json_and_files_have_no_colour(name, tmp_path):
     out = tmp_path / "out"
     assert not CODE.search(shown(BINARY, *COMMANDS[name], "--json", "--color", "always"))
     assert not CODE.search(shown(BINARY, *COMMANDS[name], "-o", out, "--color", "always"))
     assert out.read_text() == run_tool(*COMMANDS[name]).stdout
 
 
-def test_a_wrong_word_is_refused():
+def test_color_option_rejects_unknown_words():
     result = run_tool("plan", TINY, "--color", "red")
     assert result.returncode == 2 and "`--color red`: use `auto`, `always` or `never`" in result.stderr
 
 
-def test_text_of_the_user_stays_escaped(tmp_path):
+def test_user_text_stays_escaped_in_coloured_output(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\nmodules: {w: {shape: [\x1b[31m], init: zeros}}\n")
     text = shown(BINARY, "validate", spec)

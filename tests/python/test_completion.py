@@ -41,7 +41,7 @@ def offered(*words, **options):
 
 # The program ------------------------------------------------------------------
 
-def test_commands_and_options():
+def test_completion_offers_commands_and_options():
     assert offered("val") == (["validate"], False)
     assert set(offered("")[0]) == set(line.split()[0] for line in run_ok("--help").stdout.split("Subcommands:")[1]
                                       .split("See ")[0].splitlines() if line.strip())
@@ -59,7 +59,7 @@ def test_commands_and_options():
     "completion": "bash zsh fish",
     "list": "models recipes shardings layouts languages initializers functions operations engines formats",
 }.items())
-def test_fixed_words(line, words):
+def test_completion_offers_the_values_of_options(line, words):
     assert offered(*line.split(), "") == (words.split(), False)
     option = line.split()[-1]
     if option.startswith("--"):
@@ -70,7 +70,7 @@ def names(kind):
     return [line.split()[0] for line in run_ok("list", kind).stdout.splitlines()[1:]]
 
 
-def test_shipped_names_and_files():
+def test_completion_offers_shipped_names_and_files():
     assert offered("plan", "") == (names("models"), True)
     assert offered("verify", "x", "--spec", "llama3.1-8")[0] == ["llama3.1-8b-lora", "llama3.1-8b"]
     assert offered("verify", "x", "--spec", "llama3.1-4")[0] == ["llama3.1-405b"]
@@ -82,7 +82,7 @@ def test_shipped_names_and_files():
     assert offered("gen", "x", "-j", "") == ([], False)
 
 
-def test_what_the_spec_has(folder):
+def test_completion_offers_names_of_the_spec(folder):
     def of(*words):
         return offered(*words, cwd=folder)[0]
 
@@ -97,7 +97,7 @@ def test_what_the_spec_has(folder):
     assert of("plan", "llama3.1-70b", "--sharding", "torchtitan", "--mesh", "t") == ["tensor="]
 
 
-def test_paths_part_by_part(folder):
+def test_completion_offers_tensor_paths_part_by_part(folder):
     def of(*words):
         return offered(*words, cwd=folder)[0]
 
@@ -116,7 +116,7 @@ def test_paths_part_by_part(folder):
     assert offered("explain", "~/first.yaml", "e", env={"HOME": str(folder)})[0] == ["embed"]
 
 
-def test_a_wrong_spec_gives_nothing(folder):
+def test_completion_offers_nothing_for_an_invalid_spec(folder):
     (folder / "wrong.yaml").write_text(SPEC.replace("[width]", "[wide]"))
     (folder / "large.yaml").write_text(SPEC.replace("layers: {repeat: {i: depth}", "layers: {repeat: {i: 100000}"))
     for spec in ["wrong.yaml", "missing.yaml", "-", ".", "/dev/null"]:
@@ -129,7 +129,7 @@ def test_a_wrong_spec_gives_nothing(folder):
     assert len(offered("explain", "large.yaml", "layers.", cwd=folder)[0]) <= 1000
 
 
-def test_a_slow_spec_gives_nothing(folder):
+def test_completion_of_a_huge_spec_ends_soon(folder):
     repeats = "".join(f"m{i}: {{repeat: {{l{i}: 100}}, " for i in range(3)) + "w: {shape: [1], init: zeros}" + "}" * 3
     (folder / "slow.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules: {{{repeats}}}\n")
     start = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_slow_spec_gives_nothing(folder):
 # The shells -------------------------------------------------------------------
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_are_of_their_shell(shell):
+def test_completion_scripts_are_valid_in_their_shell(shell):
     script = run_ok("completion", shell).stdout
     subprocess.run([shell, "-n", "/dev/stdin"], input=script, text=True, check=True)
 
@@ -181,7 +181,7 @@ def prompt(request, folder):
         yield made
 
 
-def test_shells_complete(prompt):
+def test_shells_complete_at_their_prompt(prompt):
     for typed, line in {
         "shardinit vali": "shardinit validate ",
         "shardinit gen --dry": "shardinit gen --dry-run ",

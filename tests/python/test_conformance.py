@@ -28,11 +28,11 @@ def check(folder, vectors, of_tensors=()):
     return run_tool("conformance", "answers.json", cwd=folder)
 
 
-def test_the_program_has_the_file():
+def test_conformance_prints_the_recorded_vectors():
     assert run_ok("conformance", "--vectors").stdout == conformance.PATH.read_text()
 
 
-def test_this_build_makes_all_of_them():
+def test_build_passes_all_conformance_vectors():
     vectors = [*VECTORS.values(), *OF_TENSORS.values()]
     elements = sum(len(vector["bits"].split()) for vector in vectors)
     targets = ", ".join(run_json("--version")["targets"])
@@ -41,7 +41,7 @@ def test_this_build_makes_all_of_them():
     assert run_ok("conformance", "-q").stdout == ""
 
 
-def test_a_build_that_makes_other_values_says_so(tmp_path):
+def test_build_with_other_values_fails_conformance(tmp_path):
     """A build reports values that differ from the known answers; here, an answer in the program is changed."""
     other = tmp_path / "shardinit"
     right = VECTORS["normal 0"]["bits"][:8]
@@ -61,13 +61,13 @@ def test_a_build_that_makes_other_values_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("target", run_json("--version")["targets"])
-def test_answers_of_another_program(target, tmp_path):
+def test_conformance_accepts_answers_of_another_program(target, tmp_path):
     (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # The format differs from the format of the file.
     result = run_ok("conformance", "answers.json", cwd=tmp_path, env={"SHARDINIT_TARGET": target})
     assert re.fullmatch(rf"431 vectors, 12,753 elements: all as they should be with {target}\n", result.stdout)
 
 
-def test_every_vector_is_compared(tmp_path):
+def test_conformance_compares_every_vector(tmp_path):
     """Every vector is compared, with one changed element in each, and in every third also a changed last element."""
     vectors, wanted = [], []
     for number, (name, vector) in enumerate((OF_TENSORS | VECTORS).items()):
@@ -88,7 +88,7 @@ def test_every_vector_is_compared(tmp_path):
 
 
 @pytest.mark.parametrize("digits", [2, 4, 8, 16])
-def test_every_digit_of_an_element_is_compared(digits, tmp_path):
+def test_conformance_compares_every_digit_of_an_element(digits, tmp_path):
     name, vector = next((name, vector) for name, vector in VECTORS.items()
                         if vector["dtype"] != "bool" and re.match(r"[0-9a-f]{%d}( |$)" % digits, vector["bits"])
                         and vector["bits"].count(" ") >= digits)
@@ -99,13 +99,13 @@ def test_every_digit_of_an_element_is_compared(digits, tmp_path):
     assert f"wrong elements: {digits} of {len(words)}" in result.stderr and f"`{name}`: element 0" in result.stderr, result
 
 
-def test_from_standard_input():
+def test_conformance_reads_standard_input():
     result = run_tool("conformance", "-", stdin=None, input=conformance.PATH.read_text())
     assert result.returncode == 0 and "all as they should be" in result.stdout
 
 
 @like_torch_cpu()
-def test_an_engine_that_has_no_known_answers(tmp_path):
+def test_conformance_checks_an_engine_without_known_answers(tmp_path):
     """Vectors from PyTorch are checked, although their engine has no known answers."""
     import torch
     torch.manual_seed(7)
@@ -168,7 +168,7 @@ def changed(**members):
     ([VECTORS["file f32"] | {"file": "000"}], "`file` ends with half a byte"),
     ([{k: v for k, v in VECTORS["file f32"].items() if k != "file"}], "key 'file' not found"),
 ], ids=lambda value: value if isinstance(value, str) else "")
-def test_files_that_are_refused(vectors, message, tmp_path):
+def test_conformance_rejects_invalid_vectors(vectors, message, tmp_path):
     result = check(tmp_path, vectors, [OF_TENSORS["source as f32"]])  # Each list is numbered separately.
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: " in result.stderr
@@ -238,20 +238,20 @@ FILE = {"file": {"sha256": "0" * 64}}
     (of_tensors("source as f32", tensors=[7]), "number 2 of `vectors_of_tensors`, `source as f32`: "),
     ([{k: v for k, v in OF_TENSORS["source as f32"].items() if k != "tensors"}], "key 'tensors' not found"),
 ], ids=lambda value: value if isinstance(value, str) else "")
-def test_tensors_of_others_that_are_refused(vectors, message, tmp_path):
+def test_conformance_rejects_invalid_source_tensors(vectors, message, tmp_path):
     result = check(tmp_path, [VECTORS["normal 0"]], vectors)
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: number" in result.stderr
     assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
 
 
-def test_an_index_that_no_element_has(tmp_path):
+def test_conformance_rejects_an_index_out_of_range(tmp_path):
     result = check(tmp_path, [], of_tensors("source in an expression", init=source("table", "i0", "i1 + 1")))
     assert result.returncode == 2 and "would be element [0, 3] of `table` of the source `base`" in result.stderr
 
 
 @pytest.mark.parametrize("missing", ["vectors", "vectors_of_tensors"])
-def test_either_list_may_be_missing(missing, tmp_path):
+def test_conformance_accepts_a_file_with_one_list(missing, tmp_path):
     answers = KNOWN | {"vectors": [VECTORS["normal 0"]], "vectors_of_tensors": [OF_TENSORS["source as f32"]]}
     (tmp_path / "answers.json").write_text(json.dumps({key: value for key, value in answers.items() if key != missing}))
     assert run_ok("conformance", "answers.json", cwd=tmp_path).stdout.startswith("1 vector, ")
@@ -270,24 +270,24 @@ def test_either_list_may_be_missing(missing, tmp_path):
     ("{\"contract_version\": 1, \"vectors\": []}", "its list `vectors` is empty"),
     ("{\"contract_version\": 1, \"vectors\": [", "`answers.json` is not valid JSON: it ends at byte 36"),
 ])
-def test_files_that_have_no_vectors(text, message, tmp_path):
+def test_conformance_rejects_files_without_vectors(text, message, tmp_path):
     (tmp_path / "answers.json").write_text(text)
     result = run_tool("conformance", "answers.json", cwd=tmp_path)
     assert result.returncode == 5 and message in result.stderr
 
 
-def test_what_a_type_does_not_hold(tmp_path):
+def test_conformance_rejects_values_out_of_range(tmp_path):
     result = check(tmp_path, changed(init={"expr": {"text": "i0 * 10000000000"}}))
     assert result.returncode == 2 and "element [1] of `f16_normal` is 10000000000" in result.stderr, result.stderr
 
 
-def test_command_lines_that_make_no_sense(tmp_path):
+def test_conformance_rejects_invalid_command_lines(tmp_path):
     assert run_tool("conformance", "no.json", cwd=tmp_path).returncode == 2
     assert run_tool("conformance", "--vectors", "no.json", cwd=tmp_path).returncode == 2
     assert run_tool("conformance", "").returncode == 2
 
 
-def test_parts_that_are_drawn_are_drawn_apart(tmp_path):
+def test_drawn_parts_use_consecutive_numbers(tmp_path):
     """Each part draws the numbers that follow the numbers of the parts before it."""
     parts = [{"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}, {"length": 1, "init": {"constant": {"value": 0}}},
              {"length": 3, "init": {"expr": {"text": "normal() + 10 * uniform()"}}},

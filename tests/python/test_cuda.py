@@ -45,19 +45,19 @@ def fill(init, shape=(6, 8), dtype="f32", engine="philox4x32", slices=None, size
     return json.loads(done.stdout)
 
 
-def test_parts_of_tensors_are_right():
+def test_cuda_kernels_fill_parts_of_tensors_correctly():
     done = subprocess.run([sys.executable, FILLS, "--driver", DRIVER, "--cases", "1000"], env=ENVIRONMENT,
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "bits: 1000 parts, 0 wrong, seed 2026" in done.stdout, done.stdout + done.stderr
 
 
-def test_each_engine_and_distribution_has_a_kernel():
+def test_each_engine_and_distribution_has_a_cuda_kernel():
     assert [path.stem for path in KERNELS] == [f"{engine}_{drawn}" for engine in ("philox", "threefry")
                                                for drawn in ("normal", "truncated_normal", "uniform")]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.stem)
-def test_no_compiler_may_round_kernels_otherwise(kernel):
+def test_ptx_fixes_the_rounding_of_each_operation(kernel):
     """PTX names the rounding of each operation, so that no compiler fuses a multiplication and an addition."""
     text = kernel.read_text()
     operations = set(re.findall(r"^\s+(?:@%p\d+ )?([a-z][\w.]*)\s", text, re.MULTILINE))
@@ -71,14 +71,14 @@ def test_no_compiler_may_round_kernels_otherwise(kernel):
     assert not operations & {"call.uni", "call"} and ".local" not in text and ".global .align" not in text
 
 
-def test_what_kernels_do_not_make():
+def test_cuda_fill_declines_initializers_without_a_kernel():
     made = answer("""
 print(json.dumps([fill(init) for init in fills.OTHERS] + [
     fill("{normal: {std: 1}}", engine="torch_cpu"), fill("zeros", engine="torch_cpu")]))""")
     assert made == [[False, "untouched", 0]] * (len(made) - 1) + [[True, "right", 0]] and len(made) == 7
 
 
-def test_views_are_made_by_the_processor():
+def test_cuda_fill_declines_views_of_a_layout():
     made = answer("""
 text = '''
 shardinit: 1
@@ -92,7 +92,7 @@ with shardinit.open_spec(text=text, layout="turned") as spec:
     assert made is False
 
 
-def test_older_devices_have_none():
+def test_cuda_fill_declines_devices_before_compute_8():
     made = answer("""
 answers = []
 for major in "6", "7", "8", "12":
@@ -102,7 +102,7 @@ print(json.dumps(answers))""")
     assert made == [[False, "untouched", 0]] * 2 + [[True, "right", 0]] * 2
 
 
-def test_drivers_that_compile_no_ptx():
+def test_cuda_fill_declines_drivers_that_compile_no_ptx():
     """If the driver cannot compile PTX (CUDA_DISABLE_PTX_JIT, or a container without the driver's compiler), the
     processor makes the values."""
     made = answer("""
@@ -116,7 +116,7 @@ print(json.dumps([*answers, fill("{normal: {std: 1}}"), fill("{normal: {std: 1}}
     assert made == [[False, "untouched", 0]] * 3 + [[True, "right", 0]]
 
 
-def test_failures_of_the_driver():
+def test_cuda_driver_errors_name_the_step_and_the_reason():
     """A driver's error names the failed step and the driver's reason, and the thread's context does not change."""
     messages = {
         "cuInit": "cannot start CUDA", "cuPointerGetAttribute": "cannot tell whose memory `out` is",
@@ -135,7 +135,7 @@ print(json.dumps([*answers, fill("{{normal: {{std: 1}}}}")]))""")
                     for message in messages.values()] + [[True, "right", 0]]
 
 
-def test_mistakes():
+def test_cuda_fill_rejects_memory_that_does_not_fit():
     made = answer("""
 host = ctypes.create_string_buffer(64)
 with fills.spec_of({"w": ((8,), "f32", "{normal: {std: 1}}")}) as spec:
@@ -151,6 +151,6 @@ with fills.spec_of({"w": ((8,), "f32", "{normal: {std: 1}}")}) as spec:
                     [2, "`out` is not aligned to the 4 bytes of an element of `w`"], [2, "`out` is NULL"]]
 
 
-def test_without_a_driver():
+def test_cuda_fill_reports_a_missing_driver():
     made, _, _ = answer('print(json.dumps(fill("{normal: {std: 1}}")))', with_driver=False)
     assert made[0] == 3 and made[1].startswith("cannot load CUDA's driver: libcuda.so.1: cannot open shared object")

@@ -45,7 +45,7 @@ def usr(package, tmp_path_factory):
     return folder / "usr"
 
 
-def test_what_the_package_says(package):
+def test_debian_package_has_its_fields_and_dependencies(package):
     version, machine = run_json("--version")["version"], output("dpkg", "--print-architecture").strip()
     assert package.name == f"shardinit_{version}_{machine}.deb"
 
@@ -62,14 +62,14 @@ def test_what_the_package_says(package):
     assert all(line.startswith("drwxr-xr-x") for line in listed if line.startswith("d"))
 
 
-def test_apt_would_install_it(package):
+def test_apt_can_install_the_debian_package(package):
     """The dependencies of the package are installed here, since the program was built with
     them."""
     said = output("apt-get", "install", "--simulate", package)
     assert re.search(r"^Inst shardinit ", said, re.M)
 
 
-def test_where_its_files_are(usr):
+def test_debian_package_has_files_in_debians_folders(usr):
     triplet = output("cc", "-dumpmachine").strip()
     library = usr / "lib" / triplet / "libshardinit.so"
     assert library.resolve().name == "libshardinit.so.1"
@@ -81,7 +81,7 @@ def test_where_its_files_are(usr):
     assert pages == {f"{page.name}.gz": page.read_bytes() for page in (ROOT / "man").iterdir()}
 
 
-def test_its_program_runs(usr):
+def test_program_of_the_debian_package_runs(usr):
     assert run_ok("--version", binary=usr / "bin/shardinit").stdout == run_ok("--version").stdout
     config = usr / "share/shardinit/configs/llama3-tiny.yaml"
     assert run_json("digest", config, binary=usr / "bin/shardinit") == run_json("digest", TINY)

@@ -27,16 +27,16 @@ def digest():
     return digest_of()
 
 
-def test_golden_digest_is_this_one(digest):
+def test_model_digest_equals_the_recorded_one(digest):
     assert digest == json.loads(case_named("digest", "digest_llama3_tiny").outputs[0])["model_digest"]
 
 
-def test_there_is_more_than_one_target():
+def test_build_has_several_instruction_sets():
     assert len(TARGETS) == len(set(TARGETS)) >= 2
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_instruction_sets(target, digest):
+def test_every_instruction_set_gives_the_same_digest(target, digest):
     assert run_json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
     assert digest_of(env={"SHARDINIT_TARGET": target}) == digest
 
@@ -48,7 +48,7 @@ of_all_kinds = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
 @of_all_kinds
-def test_compilers_and_their_instruction_sets(other, config):
+def test_other_compilers_give_the_same_digest(other, config):
     """Other compilers' binaries give the same digest with every instruction set that can
     run here, also under emulation."""
     mine = run_json("digest", config)
@@ -58,7 +58,7 @@ def test_compilers_and_their_instruction_sets(other, config):
         assert run_json("digest", config, binary=ROOT / other, env=env) == mine, target
 
 
-def test_vector_lengths(digest):
+def test_every_sve_vector_length_gives_the_same_digest(digest):
     """Values do not depend on the vector length of SVE, which differs between
     processors."""
     other = ROOT / "build/aarch64/run/shardinit"
@@ -77,7 +77,7 @@ def test_compilers_write_the_same_files(other, tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 7])
-def test_threads(jobs, digest, tmp_path):
+def test_any_number_of_threads_gives_the_same_files(jobs, digest, tmp_path):
     assert digest_of("--jobs", jobs) == digest
     for count, folder in [(1, "a"), (jobs, "b")]:
         run_ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
@@ -86,7 +86,7 @@ def test_threads(jobs, digest, tmp_path):
 
 @pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
                                   "fsdp=4,tensor=2", "fsdp=3,tensor=1"])
-def test_meshes(mesh, digest):
+def test_every_mesh_gives_the_same_digest(mesh, digest):
     assert digest_of("--mesh", mesh) == digest  # test_reassembly.py tests their files.
 
 
@@ -109,14 +109,14 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
-def test_environments(env, digest, tmp_path):
+def test_every_environment_gives_the_same_files(env, digest, tmp_path):
     assert digest_of(env=env) == digest
     run_ok("gen", TINY, "-o", tmp_path / "a")
     run_ok("gen", TINY, "-o", tmp_path / "b", env=env)
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
-def test_places_and_modes(tmp_path):
+def test_working_directory_and_umask_do_not_affect_files(tmp_path):
     """The working directory, the form of paths and the umask do not affect files."""
     run_ok("gen", TINY, "-o", tmp_path / "a")
     (tmp_path / "deep/er").mkdir(parents=True)
@@ -126,12 +126,12 @@ def test_places_and_modes(tmp_path):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
-def test_plans(config):
+def test_plans_do_not_depend_on_the_locale(config):
     first = run_ok("plan", config, "--json").stdout
     assert first == run_ok("plan", config, "--json", env={"LC_ALL": "de_DE.UTF-8"}).stdout
 
 
-def test_a_tensor_does_not_know_its_neighbours(tmp_path):
+def test_values_do_not_depend_on_other_tensors(tmp_path):
     """Renaming, adding and reordering tensors changes only the values of the renamed
     ones."""
     head = "shardinit: 1\nname: m\ndtype: f32\ninit: {n: {normal: {std: 1}}}\nmodules:\n"
@@ -146,6 +146,6 @@ def test_a_tensor_does_not_know_its_neighbours(tmp_path):
     assert len(set(new.values())) == 4
 
 
-def test_seeds_differ(digest):
+def test_different_seeds_give_different_digests(digest):
     assert digest_of("--set", "seed=1") != digest
     assert digest_of("--set", "seed=0") == digest

@@ -35,7 +35,7 @@ def boxes_of(spec):
     return boxes
 
 
-def test_diff_is_what_digests_and_boxes_say():
+def test_diff_agrees_with_digests_and_boxes():
     found = kinds(diff(BEFORE, AFTER)["tensors"])
     before, after = digests(BEFORE), digests(AFTER)
     assert {p for p, k in found.items() if k == "added"} == after.keys() - before.keys()
@@ -49,7 +49,7 @@ def test_diff_is_what_digests_and_boxes_say():
             assert ("sharding" in changes) == any(boxes[path, r] != other[path, r] for r in range(8)), path
 
 
-def test_checkpoints_and_plans(tmp_path):
+def test_diff_compares_checkpoints_and_plans(tmp_path):
     run_ok("gen", BEFORE, "-o", tmp_path / "out")
     for other in [BEFORE, tmp_path / "out", tmp_path / "out/plan.json"]:
         assert diff(tmp_path / "out", other)["equal"]
@@ -57,7 +57,7 @@ def test_checkpoints_and_plans(tmp_path):
     assert found == diff(BEFORE, AFTER)
 
 
-def test_layouts(tmp_path):
+def test_diff_compares_layouts(tmp_path):
     name = case_named("plan", "plan_layout").commands[0].split("--layout")[1].split()[0]
     run_ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
     found = diff(LAYOUT, tmp_path / "out")
@@ -71,7 +71,7 @@ def test_layouts(tmp_path):
     assert views and all(measured[path]["declared"] is None for path in views)
 
 
-def test_a_config_that_says_late_what_it_is(tmp_path):
+def test_diff_recognizes_a_config_json_by_late_fields(tmp_path):
     """A config.json whose telling fields come after 64 KiB of others is still recognized, not read as a damaged
     plan."""
     config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads(file_of("import", "import_config", "config.json").read_text())}
@@ -81,7 +81,7 @@ def test_a_config_that_says_late_what_it_is(tmp_path):
 
 @pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
                                              ([BEFORE, ROOT / "schemas/spec.schema.json"], "this is a JSON schema, not a spec")])
-def test_what_is_nothing_to_compare(arguments, text):
+def test_diff_rejects_what_it_cannot_compare(arguments, text):
     result = run_tool("diff", *arguments)
     assert result.returncode in (2, 5) and text in result.stderr
 
@@ -132,7 +132,7 @@ NORMAL, WIDE = "normal mean 0 std 1", "normal mean 0 std 2"
     ("modules.v.init=zeros", [], {"v": [("values", "constant 1", "constant 0")]}),
     ("modules.v.init={normal: {std: 1}}", [], {"v": [("values", "constant 1", NORMAL)]}),
 ])
-def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
+def test_diff_reports_every_kind_of_change(tmp_path, change, of_all, of_tensors):
     """diff reports each kind of change in both directions, and nothing about the rest."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(EACH)
@@ -155,7 +155,7 @@ def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
     ("jax_threefry", "{jax: {seed: 1}}", "{jax: {seed: 2}}", "0000000100000000", "0000000200000000"),
     ("jax_threefry", "{jax: {seed: 1}}", "other", "0000000100000000", "other"),
 ])
-def test_every_part_of_a_key(tmp_path, engine, before, after, was, became):
+def test_diff_prints_the_differing_part_of_a_key(tmp_path, engine, before, after, was, became):
     """diff prints the part that differs between two keys, so both sides of a change always read differently."""
     for name, key in ("before", before), ("after", after):
         (tmp_path / f"{name}.yaml").write_text(
@@ -166,7 +166,7 @@ def test_every_part_of_a_key(tmp_path, engine, before, after, was, became):
         "w": [("values", f"{NORMAL}, key {was}", f"{NORMAL}, key {became}")]}
 
 
-def test_every_kind_of_change_of_a_layout(tmp_path):
+def test_diff_reports_every_kind_of_layout_change(tmp_path):
     (tmp_path / "spec.yaml").write_text(EACH)
     for layout in ["one", "two", "three"]:
         run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / layout, "--layout", layout)
@@ -192,7 +192,7 @@ def test_every_kind_of_change_of_a_layout(tmp_path):
         assert changes_in(one["stored"], "before", "after") == {"u": stored["u"]} and one["equal_tensors"] == 1
 
 
-def test_views_of_buffers_alone_are_buffers(tmp_path):
+def test_views_made_only_of_buffers_are_buffers(tmp_path):
     """A view is a buffer if it is made only of buffers; padding does not count."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n  w: {shape: [4, 4], init: ones}\n"

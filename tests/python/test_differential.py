@@ -21,18 +21,18 @@ def differential(*arguments):
 
 
 @pytest.mark.parametrize("pair", ["reference", "xla", "torch", "jax"])
-def test_few_elements_are_equal(pair):
+def test_differential_py_finds_a_few_elements_equal(pair):
     done = differential("--elements", 300_000, "--seed", SEED, pair)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(rf"seed {SEED}\n{pair}: [\d,]+ elements of \d+ cases are equal, in \d+ s\n", done.stdout)
 
 
-def test_an_unknown_pair_is_refused():
+def test_differential_py_rejects_an_unknown_pair():
     done = differential("numpy")
     assert done.returncode == 2 and "no pair has the name numpy" in done.stderr
 
 
-def test_the_command_of_the_reference_prints_digests(tmp_path):
+def test_reference_command_prints_digests(tmp_path):
     """`python -m reference` prints digests that other implementations can be compared with."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: few\ndtype: bf16\nmodules:\n"

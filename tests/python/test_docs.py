@@ -54,7 +54,7 @@ def plain(head):
 
 # Manual pages -----------------------------------------------------------------
 
-def test_every_command_has_a_page():
+def test_every_command_has_a_man_page():
     pages = {p.name for p in PAGES if p.name.startswith("shardinit-") and p.suffix == ".1"}
     assert pages == {f"shardinit-{name}.1" for name in COMMANDS}
     for name in ["shardinit.1", "shardinit-spec.5", "shardinit-format.5", "shardinit-values.7"]:
@@ -62,7 +62,7 @@ def test_every_command_has_a_page():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_pages_are_well_formed(page):
+def test_man_pages_have_no_mandoc_warnings(page):
     lines = mandoc("-T", "lint", page).stdout.splitlines()
     assert [line for line in lines if re.search(r": (WARNING|ERROR|UNSUPP|SYSERR)\b", line)] == []
 
@@ -81,24 +81,24 @@ def options_of_page(page):
 
 # `capture` is a program of the Python package; test_capture.py tests its page.
 @pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"capture"}))
-def test_pages_have_the_options_of_help(command):
+def test_man_pages_list_the_options_of_help(command):
     help_text = run_ok(command, "--help").stdout
     assert options_of_page(ROOT / f"man/shardinit-{command}.1") == options_of(help_text)
     assert f"See shardinit-{command}(1)." in help_text
 
 
-def test_the_page_of_export_has_the_formats_of_help():
+def test_export_man_page_lists_the_formats_of_help():
     listed = (ROOT / "man/shardinit-export.1").read_text().split(".Ss Formats")[1].split("\n.El")[0]
     assert sorted(FORMATS) == sorted(name.replace("\\-", "-") for name in re.findall(r"^\.It Cm (\S+)$", listed, re.M))
     assert len(FORMATS) == len(set(FORMATS)) >= 6
 
 
-def test_the_main_page_has_the_options_of_help():
+def test_main_man_page_lists_the_options_of_help():
     assert options_of_page(ROOT / "man/shardinit.1") == options_of(HELP)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_pages_have_the_summaries_of_help(command):
+def test_man_pages_have_the_summaries_of_help(command):
     summary = COMMANDS[command]
     page = (ROOT / f"man/shardinit-{command}.1").read_text()
     assert f".Nd {summary[0].lower()}{summary[1:]}\n" in page
@@ -107,13 +107,13 @@ def test_pages_have_the_summaries_of_help(command):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_pages_refer_to_pages_that_exist(page):
+def test_man_pages_refer_to_man_pages_that_exist(page):
     for name, section in re.findall(r"^\.Xr (\S+) (\d)", page.read_text(), re.M):
         if name.startswith("shardinit"):
             assert (ROOT / f"man/{name}.{section}").is_file(), name
 
 
-def test_the_main_page_refers_to_all_others():
+def test_main_man_page_refers_to_all_others():
     end = (ROOT / "man/shardinit.1").read_text().split(".Sh SEE ALSO")[1]
     assert {f"{name}.{section}" for name, section in re.findall(r"^\.Xr (\S+) (\d)", end, re.M)} == \
         {page.name for page in PAGES} - {"shardinit.1"}
@@ -145,7 +145,7 @@ layouts:
     "graph SPEC --layout other", "diff SPEC SPEC", "digest SPEC", "stats SPEC", "export SPEC --to zarr -o OUT",
     "inspect GOOD", "inspect GOOD/ranks/rank-00001.h5", "finalize GOOD", "status GOOD", "verify GOOD",
     "verify GOOD --spec SPEC"])
-def test_pages_name_the_members_of_json(command, tmp_path):
+def test_man_pages_document_every_json_member(command, tmp_path):
     paths = {name: tmp_path / name.lower() for name in ["SPEC", "GOOD", "OUT"]}
     paths["SPEC"].write_text(SMALL)
     if "GOOD" in command:
@@ -161,7 +161,7 @@ def test_pages_name_the_members_of_json(command, tmp_path):
     assert {key for member in members if isinstance(member, dict) for key in member} - known == set()
 
 
-def test_exit_statuses():
+def test_man_pages_list_every_exit_status():
     declared = re.search(r"enum class ExitCode \{(.*?)\};", (ROOT / "src/base/error.h").read_text(), re.S)[1]
     codes = set(re.findall(r"= (\d+),", declared)) | {"128+N"}
     body = re.search(r"^EXIT STATUS\n((?:(?: .*)?\n)+)", manual(ROOT / "man/shardinit.1"), re.M)[1]
@@ -181,7 +181,7 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e[0][1].splitlines()[0][:40])
-def test_readme_examples(example, place):
+def test_readme_examples_print_what_readme_shows(example, place):
     (language, text), expected = example
     if INSTALL in text:
         shutil.rmtree(place / "tiny")
@@ -195,18 +195,18 @@ def test_readme_and_guides_have_examples():
     assert len(GUIDES) == 10
 
 
-def test_the_readme_is_short():
+def test_readme_is_short():
     """Longer text belongs in a manual page or a guide."""
     assert len(README.splitlines()) < 200
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
-def test_guide(page, tmp_path):
+def test_guide_commands_print_what_the_guide_shows(page, tmp_path):
     run_guide(page, tmp_path, lambda command: not needs_frameworks(command))
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
-def test_files_of_a_guide_are_used(page):
+def test_files_in_guides_are_used_by_a_command(page):
     """Each file in a guide is named by a command or another file; otherwise it would not be tested."""
     files, commands = files_of(page), "".join(command.text for command in commands_of(page))
     for name in files:
@@ -225,7 +225,7 @@ def digest_of(path):
     return run_json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
 
 
-def test_snippet_of_the_format_page_reads_the_right_values(place, capsys):
+def test_format_page_snippet_reads_the_right_values(place, capsys):
     """The snippet prints the display that follows it, and reads the values that `digest` and NumPy confirm."""
     shown = displays(ROOT / "man/shardinit-format.5")
     number, = (number for number, text in enumerate(shown) if text.startswith("import "))
@@ -248,7 +248,7 @@ SHELL = [text for language, text in BLOCKS if language == "sh"] + [
 
 
 @pytest.mark.parametrize("text", SHELL, ids=lambda text: text.splitlines()[0][:40])
-def test_commands_of_documents_exist(text):
+def test_commands_in_documents_exist(text):
     subprocess.run(["bash", "-n", "-c", text], check=True)
     for command, arguments in re.findall(r"\bshardinit ([a-z]+)((?:\\\n|[^\n])*)", text):
         options = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", re.split(r"[#|>;]", arguments)[0]))
@@ -268,14 +268,14 @@ def sections_of(document):
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
 
 
-def test_the_readme_begins_with_its_contents():
+def test_readme_begins_with_its_table_of_contents():
     """The table of contents comes before the comparison table and lists the sections in order."""
     listed = re.findall(r"\]\(#([^)]*)\)", README.split("\n| ")[0])
     assert len(listed) > 3 and listed == sections_of(ROOT / "README.md")[1:]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_name_files_that_exist(document):
+def test_documents_link_to_files_that_exist(document):
     text = document.read_text()
     for link, section in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
         assert (document.parent / link).is_file() or not link, link
@@ -286,7 +286,7 @@ def test_documents_name_files_that_exist(document):
         assert (ROOT / path).is_file(), path
 
 
-def test_the_readme_leads_to_every_document():
+def test_readme_links_to_every_document():
     for page in PAGES:
         assert f"(man/{page.name})" in README
     for document in [*DOCUMENTS[1:], GITHUB / "CITATION.cff", ROOT / "LICENSE", ROOT / "src/python/README.md"]:
@@ -294,12 +294,12 @@ def test_the_readme_leads_to_every_document():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_pages_name_files_that_exist(page):
+def test_man_pages_name_files_that_exist(page):
     for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", page.read_text().replace("\\-", "-")):
         assert (ROOT / path).is_file(), path
 
 
-def test_the_page_of_models_has_their_numbers():
+def test_models_page_has_the_parameter_counts():
     rows = re.findall(r"^\.It Pa ([\w.-]+\.yaml) Ta ([\d,]+) Ta ([\d,]+)$", MODELS, re.M)
     assert len(rows) == len(CONFIGS) - 3  # The tiny Llama, expressions and dtypes are not in the table.
     assert {path.name for path in CONFIGS} <= set(re.findall(r"([\w.-]+\.yaml)", MODELS))
@@ -310,7 +310,7 @@ def test_the_page_of_models_has_their_numbers():
         assert (f"{plan['parameters']:,}", f"{plan['world_size']:,}") == (parameters, ranks), name
 
 
-def test_the_page_of_models_has_the_layouts():
+def test_models_page_lists_every_layout():
     rows = re.findall(r"^\.It Pa ([\w-]+)\.yaml Ta ([a-z_, ]+)$", MODELS, re.M)
     assert dict(rows).keys() == {path.stem for path in LAYOUTS}
     for name, layouts in rows:
@@ -318,7 +318,7 @@ def test_the_page_of_models_has_the_layouts():
         assert layouts.split(", ") == re.findall(r"^  (\w+):(?! null)", text, re.M), name
 
 
-def test_changes_and_citation_have_the_versions(tmp_path):
+def test_changelog_and_citation_have_the_versions(tmp_path):
     versions = json.loads(run_ok("--version", "--json").stdout)
     run_ok("export", TINY, "--to", "safetensors", "-o", tmp_path / "out")
     versions |= json.loads((tmp_path / "out/shardinit-export.json").read_text())
@@ -333,7 +333,7 @@ def test_changes_and_citation_have_the_versions(tmp_path):
     assert citation.keys() >= {"cff-version", "message", "title", "authors"}
 
 
-def test_contributing_names_presets_and_phases():
+def test_contributing_lists_every_preset_and_phase():
     text = (GITHUB / "CONTRIBUTING.md").read_text()
     presets = {preset["name"] for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == presets
@@ -347,7 +347,7 @@ def test_contributing_names_presets_and_phases():
 
 
 @pytest.mark.parametrize("document", ["README.md", "src/README.md", ".github/CONTRIBUTING.md"])
-def test_documents_name_files_of_the_source(document):
+def test_documents_name_source_files_that_exist(document):
     text = (ROOT / document).read_text()
     for path in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_-]+\.(?:cc|h|def))`", text):
         assert (ROOT / "src" / path).is_file(), path
@@ -433,7 +433,7 @@ def mutated(document, path, value):
     return document
 
 
-def test_manifest_schema_refuses_mutations(odd):
+def test_manifest_schema_rejects_mutations(odd):
     manifest = json.loads((odd / "out/manifest.json").read_text())
     mutations = list(mutations_of(manifest))
     assert len(mutations) > 80
@@ -452,12 +452,12 @@ def keys_of(value):
 
 
 @pytest.mark.parametrize("name", ["plan.json", "devices.json", "manifest.json", "ranks/rank-00000.json"])
-def test_the_format_page_knows_every_key(name, odd):
+def test_format_page_documents_every_json_key(name, odd):
     page = set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
     assert set(keys_of(json.loads((odd / "out" / name).read_text()))) - page == set()
 
 
-def test_partition_formula_of_the_format_page(odd):
+def test_format_page_partition_formula_gives_the_shards(odd):
     """The page's partition formula, implemented here again, gives the shards of the manifest."""
     plan = json.loads((odd / "out/plan.json").read_text())
     axes, sizes = plan["mesh"]["axes"], plan["mesh"]["shape"]
@@ -482,7 +482,7 @@ def test_partition_formula_of_the_format_page(odd):
                      for t in manifest["tensors"]}
 
 
-def test_the_format_page_knows_every_distribution(tmp_path):
+def test_format_page_documents_every_distribution(tmp_path):
     (tmp_path / "spec.yaml").write_text(SMALL)
     page = (ROOT / "man/shardinit-format.5").read_text()
     inits = [tensor["init"] for tensor in run_json("graph", tmp_path / "spec.yaml")["logical"]]
@@ -491,14 +491,14 @@ def test_the_format_page_knows_every_distribution(tmp_path):
         assert re.search(rf"^\.Ic {name}\n\.Pq Ic {' , '.join(parameters)}( ,)?$", page, re.M), name
 
 
-def test_example_of_the_model_digest():
+def test_format_page_example_of_the_model_digest_is_right():
     lines = re.findall(r"^(\S+) bf16 \[.*\] ([0-9a-f]+)\.\.\.$", (ROOT / "man/shardinit-format.5").read_text(), re.M)
     assert [path for path, _ in lines] == ["lm_head.weight", "model.norm.weight"]
     for path, digest in lines:
         assert digest_of(path).startswith(digest)
 
 
-def test_digests_of_the_format_page(odd):
+def test_digests_are_computed_as_the_format_page_defines(odd):
     folder = odd / "out"
 
     def sha256_of(data):
@@ -558,7 +558,7 @@ def in_spec_page(names):
     return all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page) for name in names)
 
 
-def test_dtypes(offered):
+def test_every_dtype_is_documented(offered):
     names = offered(tensor=f"init: ones, dtype: {NONSENSE}")
     rows = re.findall(r'^SHARDINIT_DTYPE\(\w+, "(\w+)"', (ROOT / "src/tensor/dtype.def").read_text(), re.M)
     assert names == set(rows) == enumeration(SPEC["definitions"]["dtype"])
@@ -568,7 +568,7 @@ def test_dtypes(offered):
     assert set(re.findall(r"^\.It (\w+) Ta \d", format_page, re.M)) == names
 
 
-def test_initializers(offered):
+def test_every_initializer_is_documented(offered):
     # A message does not list all initializers, so read them from the source.
     names = {name for path in (ROOT / "src/init").glob("*.cc")
              for name in re.findall(r'^    {\.name = "(\w+)"', path.read_text(), re.M)}
@@ -592,7 +592,7 @@ def test_initializers(offered):
 
 
 @pytest.mark.parametrize("key", ["engine", "uneven", "replicas", "fans"])
-def test_choices(key, offered):
+def test_every_choice_of_a_spec_key_is_documented(key, offered):
     names = offered(top=f"{key}: {NONSENSE}\n")
     assert names == enumeration(SPEC["properties"][key])
     assert in_spec_page(names)
@@ -601,7 +601,7 @@ def test_choices(key, offered):
         assert names - short == set(MANIFEST["properties"][key]["enum"])
 
 
-def test_functions_and_tensor_keys_are_in_the_page(offered):
+def test_spec_page_documents_functions_and_tensor_keys(offered):
     keys = offered(tensor=f"init: ones, {NONSENSE}: 1")
     assert keys == set(SPEC["definitions"]["tensor"]["properties"]) and in_spec_page(keys)
     functions = offered(tensor=f"init: {{constant: {{value: '{NONSENSE}(1)'}}}}")

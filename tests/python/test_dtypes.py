@@ -32,7 +32,7 @@ def values_of(tmp_path, dtype, tensors):
 # ---- Rounding.
 
 
-def test_vectors_are_those_of_ml_dtypes():
+def test_recorded_encodings_match_ml_dtypes():
     """The digests that tests/unit/tensor_encode_test.cc compares with match ml_dtypes."""
     lows = [0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
     words = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | np.array(lows, np.uint32)
@@ -47,7 +47,7 @@ def test_vectors_are_those_of_ml_dtypes():
 
 
 @pytest.mark.parametrize("dtype, lowest, highest", [("f8e4m3fn", -13, 8), ("f8e5m2", -20, 15)])
-def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
+def test_fp8_rounding_matches_ml_dtypes_at_every_magnitude(dtype, lowest, highest, tmp_path):
     """Rounding to fp8 matches ml_dtypes from 0 to overflow.
 
     Each power of two has 2^11 numbers, which include every tie and both its neighbours."""
@@ -71,7 +71,7 @@ def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
 @pytest.mark.parametrize("init", ["{normal: {std: 3}}", "{uniform: {low: -300, high: 440}}",
                                   "{truncated_normal: {mean: 0.01, std: 0.01}}",
                                   '{expr: "normal() * uniform()"}'])
-def test_a_drawn_tensor_is_the_rounding_of_the_f32_one(init, tmp_path):
+def test_drawn_values_are_rounded_f32_values(init, tmp_path):
     lines = f"  w: {{shape: [61, 83], shard: [null, a], init: {init}}}\n"
     exact = values_of(tmp_path, "f32", lines)["w"]
     for dtype in FLOATS[1:]:
@@ -87,7 +87,7 @@ def test_a_drawn_tensor_is_the_rounding_of_the_f32_one(init, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in (*FLOATS, "bool")])
-def test_integers_at_both_ends(dtype, tmp_path):
+def test_integer_dtypes_hold_their_extreme_values(dtype, tmp_path):
     info = np.iinfo(DTYPES[dtype])
     low, high = max(info.min, 1 - 2**53), min(info.max, 2**53 - 1)
     got = values_of(tmp_path, dtype, f"""\
@@ -116,7 +116,7 @@ def test_integers_at_both_ends(dtype, tmp_path):
     ("f8e4m3fn", "464 + i0 / 1024", "element [1] of `w` is 464.0009765625, which f8e4m3fn does not hold"),
     ("f8e5m2", "i0 * 61440", "element [1] of `w` is 61440, which f8e5m2 does not hold"),
 ])
-def test_an_element_that_does_not_fit(dtype, expr, said, tmp_path):
+def test_gen_rejects_an_element_that_its_dtype_cannot_hold(dtype, expr, said, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD.format(dtype=dtype) + f'  w: {{shape: [1000], init: {{expr: "{expr}"}}}}\n')
     result = run_tool("gen", spec, "-o", tmp_path / "out")
@@ -124,7 +124,7 @@ def test_an_element_that_does_not_fit(dtype, expr, said, tmp_path):
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_a_plan_that_was_changed_is_refused(tmp_path):
+def test_finalize_rejects_a_changed_plan(tmp_path):
     out = gen_ok(HEAD.format(dtype="i32") + "  w: {shape: [4], init: {constant: {value: 7}}}\n", tmp_path)
     plan = (out / "plan.json").read_text()
     for init, said in (('{"constant": {"value": 0.5}}', "values of `w` are 0.5"),
@@ -137,7 +137,7 @@ def test_a_plan_that_was_changed_is_refused(tmp_path):
 # ---- configs/dtypes.yaml.
 
 
-def test_config(folder):
+def test_tensors_of_dtypes_yaml_have_the_expected_values(folder):
     got = {path: words.view(DTYPES[dtype]) for path, (dtype, words) in reassemble(folder).items()}
     d, ff, window = 256, 1000, 7
     std = np.float32(0.02 / 64)
@@ -170,7 +170,7 @@ def test_config(folder):
         "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
-def test_hdf5_types(folder):
+def test_hdf5_readers_see_native_types(folder):
     """HDF5 readers see native integers, the fields of fp8 types, and virtual datasets with
     the same bytes."""
     whole = reassemble(folder)
@@ -192,7 +192,7 @@ def test_hdf5_types(folder):
         assert np.array_equal(file["fp8/grad"][()], grad.astype(np.float16))
 
 
-def test_a_missing_file_reads_as_no_plausible_number(tmp_path):
+def test_missing_rank_file_reads_as_implausible_values(tmp_path):
     lines = "".join(f"  {d}: {{shape: [4], shard: [a], dtype: {d}, init: ones}}\n" for d in DTYPES)
     out = gen_ok(HEAD.format(dtype="f32") + lines, tmp_path)
     (out / "ranks/rank-00001.h5").unlink()
@@ -211,7 +211,7 @@ def test_a_missing_file_reads_as_no_plausible_number(tmp_path):
     assert run_tool("verify", out).returncode == 1
 
 
-def test_mesh_and_digest(folder, tmp_path):
+def test_every_dtype_is_the_same_on_another_mesh(folder, tmp_path):
     whole = reassemble(folder)
     other = reassemble(gen_ok(SPEC, tmp_path, "--mesh", "data=3,tensor=1", "--replicas", "full"))
     for path, (dtype, words) in whole.items():
@@ -225,7 +225,7 @@ def test_mesh_and_digest(folder, tmp_path):
 # ---- Readers.
 
 
-def test_numpy(folder):
+def test_numpy_reads_every_dtype(folder):
     with shardinit.open(folder) as checkpoint:
         for path, (dtype, words) in reassemble(folder).items():
             array = checkpoint.read(path, verify=True)
@@ -234,7 +234,7 @@ def test_numpy(folder):
             assert np.array_equal(bits_of(part), words[..., 1:3] if words.ndim else words)
 
 
-def test_torch(folder):
+def test_torch_loads_every_dtype(folder):
     torch = pytest.importorskip("torch")
     import torch.distributed.checkpoint as dcp
 
@@ -253,7 +253,7 @@ def test_torch(folder):
             assert np.array_equal(got, words.reshape(-1).view(np.uint8)), path
 
 
-def test_jax(folder):
+def test_jax_loads_every_dtype(folder):
     jax = pytest.importorskip("jax")
 
     whole = reassemble(folder)
@@ -274,7 +274,7 @@ def test_jax(folder):
 # ---- Exports.
 
 
-def test_exports(folder, tmp_path):
+def test_exports_have_the_bits_of_every_dtype(folder, tmp_path):
     torch = pytest.importorskip("torch")
     ts = pytest.importorskip("tensorstore")
     import torch.distributed.checkpoint as dcp

@@ -87,12 +87,12 @@ def test_rope_is_correctly_rounded(tensors, path, exact, theirs, differing, larg
         assert errors[0] < errors[1]
 
 
-def test_linear_scaling(tensors):
+def test_rope_linear_scaling_is_correctly_rounded(tensors):
     want = [nearest(exact_inv_freq(i) / FACTOR) for i in range(DIM // 2)]
     assert np.array_equal(tensors["rope.inv_freq_linear"], want)
 
 
-def test_yarn_scaling(tensors):
+def test_rope_yarn_scaling_is_correctly_rounded(tensors):
     """YaRN frequencies are correctly rounded, and within 4 ulps of Transformers' `_compute_yarn_parameters`, which
     computes in f32."""
     ours, theta, dim, factor, old = tensors["rope.inv_freq_yarn"], 10000, 64, 40, 4096
@@ -116,7 +116,7 @@ def test_yarn_scaling(tensors):
     assert ulps_of(ours, theirs.numpy()).max() <= 4
 
 
-def test_sinusoidal_positions(tensors):
+def test_sinusoidal_positions_are_correctly_rounded(tensors):
     ours = tensors["positions.sinusoidal"]
     rows, columns = ours.shape
     for row in range(0, rows, 7):
@@ -126,13 +126,13 @@ def test_sinusoidal_positions(tensors):
             assert ours[row, column] == want, (row, column)
 
 
-def test_alibi_slopes(tensors):
+def test_alibi_slopes_match_their_formula(tensors):
     # Press et al.'s code: start = 2^-(2^-(log2 n - 3)), start * start^i.
     assert np.array_equal(tensors["positions.alibi_slopes"],
                           [np.float32(2.0 ** (-0.5 * (i + 1))) for i in range(16)])
 
 
-def test_relative_position_index(tensors):
+def test_relative_position_index_matches_swin(tensors):
     # As in Swin's WindowAttention.__init__.
     w = 7
     coordinates = np.stack(np.meshgrid(np.arange(w), np.arange(w), indexing="ij")).reshape(2, -1)
@@ -142,12 +142,12 @@ def test_relative_position_index(tensors):
     assert np.array_equal(tensors["positions.relative_index"], relative.sum(-1))
 
 
-def test_mamba_a_log(tensors):
+def test_mamba_a_log_is_correctly_rounded(tensors):
     want = np.array([nearest(mpmath.log(n + 1)) for n in range(16)])
     assert np.array_equal(tensors["mamba.A_log"], np.tile(want, (256, 1)))
 
 
-def test_mamba_dt_bias(tensors):
+def test_mamba_dt_bias_has_its_distribution(tensors):
     bias = tensors["mamba.dt_bias"].astype(np.float64)
     dt = np.log1p(np.exp(bias))  # This is softplus.
     assert dt.min() >= 1e-3 * (1 - 1e-5) and dt.max() <= 0.1 * (1 + 1e-5)
@@ -157,7 +157,7 @@ def test_mamba_dt_bias(tensors):
     assert place.std() == pytest.approx(1 / np.sqrt(12), rel=0.15)
 
 
-def test_mamba_dt_bias_is_the_formula_of_its_draw(tensors, tmp_path):
+def test_mamba_dt_bias_matches_the_formula_of_its_draw(tensors, tmp_path):
     spec = tmp_path / "draw.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
                     'modules: {mamba.dt_bias: {shape: [256], init: {expr: "uniform()"}}}\n')
@@ -169,7 +169,7 @@ def test_mamba_dt_bias_is_the_formula_of_its_draw(tensors, tmp_path):
         assert got == nearest(dt + mpmath.log(-mpmath.expm1(-dt)))
 
 
-def test_hippo_legs(tensors):
+def test_hippo_legs_matrix_is_correctly_rounded(tensors):
     ours = tensors["mamba.hippo_legs"]
     n = ours.shape[0]
     want = np.zeros((n, n), np.float32)
@@ -180,7 +180,7 @@ def test_hippo_legs(tensors):
     assert np.array_equal(ours, want)
 
 
-def test_triangular(tensors):
+def test_lower_triangular_normal_matrix_is_zero_above(tensors):
     ours = tensors["matrices.lower_triangular_normal"]
     assert not np.triu(ours, 1).any()
     below = ours[np.tril_indices_from(ours)]
@@ -189,7 +189,7 @@ def test_triangular(tensors):
     assert below.std() == pytest.approx(0.02, rel=0.06)
 
 
-def test_band_and_blocks(tensors):
+def test_band_and_block_diagonal_matrices_have_their_shape(tensors):
     band = tensors["matrices.band"]
     offset = np.abs(np.subtract.outer(np.arange(64), np.arange(64)))
     assert np.array_equal(band, offset <= 2)
@@ -201,7 +201,7 @@ def test_band_and_blocks(tensors):
     assert blocks[inside].std() == pytest.approx(1 / np.sqrt(6), rel=0.08)
 
 
-def test_named_ones(tensors):
+def test_identity_count_and_dirac_match_their_definition(tensors):
     assert np.array_equal(tensors["matrices.identity"], 0.5 * np.eye(48, 64))
     assert np.array_equal(tensors["matrices.count"], 0.5 * np.arange(10))
     # torch.nn.init.dirac_(w, groups=2).
@@ -213,7 +213,7 @@ def test_named_ones(tensors):
 
 
 @pytest.mark.parametrize("mesh", ["data=1,tensor=1", "data=3,tensor=1", "data=2,tensor=5"])
-def test_every_mesh_gives_these_values(tensors, mesh, tmp_path):
+def test_expressions_have_the_same_values_on_every_mesh(tensors, mesh, tmp_path):
     run_ok("gen", SPEC, "--mesh", mesh, "-o", tmp_path / "out")
     again = reassemble(tmp_path / "out")
     assert again.keys() == tensors.keys()
@@ -221,7 +221,7 @@ def test_every_mesh_gives_these_values(tensors, mesh, tmp_path):
         assert np.array_equal(words, tensors[path].view(words.dtype)), path
 
 
-def test_what_is_no_number_is_refused(tmp_path):
+def test_gen_rejects_an_expression_that_is_nan(tmp_path):
     spec = tmp_path / "bad.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
                     'modules: {w: {shape: [4, 3], init: {expr: "log(row * 3 + col - 4)"}}}\n')
@@ -245,7 +245,7 @@ def sized(names, expressions):
 
 
 @pytest.mark.parametrize("large", [2**53, 2**62, 2**63 - 2])
-def test_whole_numbers_above_what_doubles_hold(large):
+def test_integers_above_2_to_53_are_computed_exactly(large):
     """Comparisons and functions distinguish neighbouring whole numbers that round to one f64."""
     a, b = large, large + 1
     compared = {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}
@@ -264,7 +264,7 @@ def test_whole_numbers_above_what_doubles_hold(large):
     assert sized(f"a: {a}, b: {b}", expressions) == wanted
 
 
-def test_whole_numbers_above_what_doubles_hold_decide_what_there_is():
+def test_when_compares_integers_above_2_to_53_exactly():
     assert tensors_of("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
                    "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
                    "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n") == {"here": (1,)}
