@@ -424,7 +424,7 @@ def add_torch():
         add(f"torch {name}", "f64", [size], expression(text), engine=TORCH)
 
 
-def add_of_tensors():
+def add_source_answers():
     """Adds elements computed from other tensors, which are in the key `tensors`."""
     def source(tensor, dtype, shape, words):
         digits = 2 * reference.SIZES[dtype]
@@ -480,7 +480,7 @@ def add_of_tensors():
         {"path": "v", "dtype": "bf16", "global_shape": [23], "init": {"uniform": {"low": -2, "high": 1}}}])
 
 
-def tensors_of(vector):
+def source_tensors(vector):
     """Returns the tensors from which the reference takes elements."""
     tensors = {}
     for tensor in vector.get("tensors", []):
@@ -498,7 +498,7 @@ def bits_of(vector):
     words = reference.elements_of(
         vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
         reference.indices_of(vector["global_shape"], vector["offset"], vector["shape"]),
-        [bytes.fromhex(vector["file"])] if "file" in vector else [], tensors_of(vector))
+        [bytes.fromhex(vector["file"])] if "file" in vector else [], source_tensors(vector))
     return " ".join(f"{int(word):0{2 * reference.SIZES[vector['dtype']]}x}" for word in words)
 
 
@@ -516,7 +516,7 @@ def all_vectors():
     add_torch()
     add_rounding()
     alone = len(vectors)
-    add_of_tensors()
+    add_source_answers()
     assert len({vector["name"] for vector in vectors}) == len(vectors)
     made = [vector | {"bits": bits_of(vector)} for vector in vectors]
     return made[:alone], made[alone:]

@@ -13,7 +13,7 @@ from support import BINARY
 KINDS = {
     "clients": "with packages of frameworks and trainers, or the Python package",
     "faults": "with kills, injected errors, full disks and damage",
-    "slow": "takes long for what it finds",
+    "slow": "takes long, but rarely finds a fault",
 }
 # Tests in such files that the fast set includes: they take seconds, and cover earlier bugs.
 QUICK = "quick"

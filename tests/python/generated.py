@@ -3,7 +3,7 @@ a failing case is shrunk and printed.
 
     @generated(200)                     # the number of cases that CI can run in a minute
     @given(case=cases())                # `cases` is a composite strategy: its parts shrink one by one
-    def test_generated_names(case): ...
+    def test_random_names_are_resolved(case): ...
 
 CI draws the same cases each time. `tests/generated.sh SECONDS [PATTERN]` draws new ones, prints the seed of each round,
 and stops at the first failure. `SHARDINIT_GENERATED_SEED=N` repeats a round.

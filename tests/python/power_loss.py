@@ -161,20 +161,20 @@ class Disk:
         else:
             kept = [(), groups, *([g] for g in groups), *([g for g in groups if g is not group] for group in groups)]
         for names in (set().union(*each) for each in kept):
-            for contents in (lost, torn, zero, kept_one):
+            for contents in (lost, torn, zero, keep_one):
                 tree = {}
                 remains(self.root, "", names, contents, tree)
                 yield tree
 
     def visible(self):
-        return next(tree for tree in [{}] if remains(self.root, "", None, kept_one, tree) is None)
+        return next(tree for tree in [{}] if remains(self.root, "", None, keep_one, tree) is None)
 
 
 def lost(file):
     return file.synced
 
 
-def kept_one(file):
+def keep_one(file):
     return file.now
 
 

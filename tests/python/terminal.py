@@ -37,7 +37,7 @@ class Terminal:
         os.close(self.fd)
 
     def read(self, until=None, seconds=60):
-        """Returns what is shown from now on, up to a text, or to the end."""
+        """Returns the text shown from now on, up to `until` or to the end."""
         begin, deadline = len(self.text), time.monotonic() + seconds
         while until is None or until not in self.text[begin:]:
             left = deadline - time.monotonic()

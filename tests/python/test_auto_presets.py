@@ -60,18 +60,18 @@ COUNTED = 0.95  # the fraction of a rank's memory that `auto` fills with the byt
 WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
 
 
-def presets_of(model):
+def comparable_presets(model):
     """Returns the presets for models with experts, or without; `fsdpv2` is for all models."""
     return [name for name in DEGREES
             if name == "fsdpv2" or name.endswith("-experts") == (model in WITH_EXPERTS)]
 
 
-def meshes_of(degrees):
+def parse_meshes(degrees):
     names, meshes = degrees
     return [dict(zip(names.split(), map(int, mesh.split()), strict=True)) for mesh in meshes.split(", ")]
 
 
-def stages_of(preset):
+def pipeline_languages(preset):
     """Returns the languages of a preset that assign layers to ranks."""
     text = yaml.safe_load((PRESETS / f"{preset}.yaml").read_text())
     return [language for language in text["sharding"] if "pipeline" in language]
@@ -117,15 +117,15 @@ def compare(spec, model, preset, degrees, beside=()):
 
 def test_every_sharding_preset_is_compared_with_auto():
     assert sorted(DEGREES) == sorted(path.stem for path in PRESETS.glob("*.yaml"))
-    assert all(len(meshes_of(degrees)) == 10 for degrees in (*DEGREES.values(), *PIPELINES.values()))
+    assert all(len(parse_meshes(degrees)) == 10 for degrees in (*DEGREES.values(), *PIPELINES.values()))
     assert sorted(PIPELINES) == sorted(preset for preset in DEGREES if "pipeline" in (PRESETS / f"{preset}.yaml").read_text())
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_auto_costs_no_more_than_any_preset(tmp_path, model):
     compared = 0
-    for preset in presets_of(model):
-        for degrees in meshes_of(DEGREES[preset]):
+    for preset in comparable_presets(model):
+        for degrees in parse_meshes(DEGREES[preset]):
             outcome = compare(tmp_path / "spec.yaml", model, preset, degrees)
             if outcome is None:
                 break
@@ -136,7 +136,7 @@ def test_auto_costs_no_more_than_any_preset(tmp_path, model):
 @pytest.mark.parametrize("model", WITH_STAGES)
 def test_auto_costs_no_more_than_presets_with_pipeline_stages(tmp_path, model):
     compared = 0
-    for preset in sorted(set(presets_of(model)) & set(PIPELINES)):
-        for degrees in meshes_of(PIPELINES[preset]):
-            compared += bool(compare(tmp_path / "spec.yaml", model, preset, degrees, stages_of(preset)))
+    for preset in sorted(set(comparable_presets(model)) & set(PIPELINES)):
+        for degrees in parse_meshes(PIPELINES[preset]):
+            compared += bool(compare(tmp_path / "spec.yaml", model, preset, degrees, pipeline_languages(preset)))
     assert compared >= 10

@@ -96,7 +96,7 @@ def test_signals_end_planning_commands(command, number, spec, tmp_path):
     run = subprocess.Popen([BINARY, name, path, *more, *options], env=CLEAN, cwd=tmp_path, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)
     time.sleep(0.3)
-    assert run.poll() is None, f"it ended before the signal: {run.stderr.read()}"
+    assert run.poll() is None, f"the run ended before the signal: {run.stderr.read()}"
     start = time.monotonic()
     run.send_signal(number)
     _, stderr = run.communicate(timeout=20)
@@ -107,7 +107,7 @@ def test_signals_end_planning_commands(command, number, spec, tmp_path):
 
 
 def test_sigterm_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
-    folder = ranks_of(spec, tmp_path)
+    folder = unfinished_checkpoint(spec, tmp_path)
     for command in (["finalize", folder], ["status", folder]):
         run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.DEVNULL)
         run.send_signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_sigterm_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
 
 # Time -------------------------------------------------------------------------------------------
 
-def planned(path, status):
+def timed_plan(path, status):
     result, seconds = timed("plan", path)
     assert result.returncode == status, result.stderr
     return result, seconds
@@ -128,7 +128,7 @@ def test_stages_of_many_tensors_take_linear_time(spec):
     """Planning as many stages as tensors takes linear time; it was quadratic and took minutes."""
     text = ("mesh: {{axes: {{p: {0}}}}}\nmodules:\n  layers:\n    repeat: {{i: {0}}}\n"
             "    w: {{shape: [8], init: zeros, stage: {{p: i}}}}\n")
-    few, many = (planned(spec(text.format(count)), 0)[1] for count in (100_000, 400_000))
+    few, many = (timed_plan(spec(text.format(count)), 0)[1] for count in (100_000, 400_000))
     assert many < 8 * few + 1
 
 
@@ -136,7 +136,7 @@ def test_cost_of_tensors_with_distinct_shapes_takes_linear_time(spec):
     """The cost of tensors with different shapes takes linear time; comparing each shape with all earlier ones took ten
     minutes for 131,072 tensors."""
     text = "modules:\n  layers:\n    repeat: {{i: {}}}\n    w: {{shape: [i + 1], init: zeros}}\n"
-    few, many = (planned(spec(text.format(count)), 0)[1] for count in (30_000, 120_000))
+    few, many = (timed_plan(spec(text.format(count)), 0)[1] for count in (30_000, 120_000))
     assert many < 8 * few + 1
 
 
@@ -146,7 +146,7 @@ def test_suggestions_for_wrong_ties_take_linear_time(spec):
             "    w: {{shape: [2], init: zeros, tie: 'layer.{{i}}.v'}}\n")
     seconds = []
     for count in (4_000, 32_000):
-        result, taken = planned(spec(text.format(count)), 2)
+        result, taken = timed_plan(spec(text.format(count)), 2)
         assert (f"no tensor is `layer.0.v`; {count} tensors of the repeat have such a mistake" in result.stderr
                 and "hint: did you mean `layers.0.v`?" in result.stderr)
         seconds.append(taken)
@@ -203,7 +203,7 @@ def test_program_of_too_many_shapes_is_rejected(spec, tmp_path):
     assert run_ok("program", path, "--only", "w.1?.v").stdout.count("jax.result_info") == 10
 
 
-def ranks_of(spec, tmp_path, count=1 << 24):
+def unfinished_checkpoint(spec, tmp_path, count=1 << 24):
     """Returns the folder of an unfinished checkpoint of `count` ranks that only has rank 0."""
     path = spec("mesh: {axes: {a: %d}}\nmodules:\n  w: {shape: [%d], init: zeros, shard: [a]}\n" % (count, count))
     run_ok("gen", path, "-o", tmp_path / "out", "--ranks", "0")
@@ -211,7 +211,7 @@ def ranks_of(spec, tmp_path, count=1 << 24):
 
 
 def test_status_and_finalize_of_16_million_ranks_are_fast(tmp_path, spec):
-    folder = ranks_of(spec, tmp_path)
+    folder = unfinished_checkpoint(spec, tmp_path)
     status, seconds = timed("status", folder)
     assert status.stdout.endswith(": 1 of 16,777,216 ranks are there, unfinished\nmissing: 1-16777215\n")
     finalize, more = timed("finalize", folder)
@@ -221,7 +221,7 @@ def test_status_and_finalize_of_16_million_ranks_are_fast(tmp_path, spec):
 
 def test_text_list_of_missing_ranks_is_cut(tmp_path, spec):
     """The text list of missing ranks ends after a thousand ranges; the JSON list is complete."""
-    folder = ranks_of(spec, tmp_path, 4096)
+    folder = unfinished_checkpoint(spec, tmp_path, 4096)
     run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))), timeout=900)
     shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # This is not the name of a receipt.
     (folder / "ranks/rank-99999999999999999999.json").touch()
@@ -232,7 +232,7 @@ def test_text_list_of_missing_ranks_is_cut(tmp_path, spec):
 
 # Existing files and folders ---------------------------------------------------------------------
 
-def inject(calls, what, path=None):
+def strace_injecting(calls, what, path=None):
     return ["strace", "-f", "-qq", "-o", "/dev/null", *(["-P", str(path)] if path else []), "-e", f"trace={calls}",
             "-e", f"inject={calls}:{what}"]
 
@@ -246,7 +246,7 @@ def test_unreadable_spec_files_exit_with_status_3_or_2(key, error, spec, tmp_pat
     path = spec(named + "mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8], init: zeros}\n")
     file = path if key == "main" else other
     for command in ("validate", "plan"):
-        result = run_tool(command, path, wrap=inject("openat", f"error={error}", file), cwd=tmp_path)
+        result = run_tool(command, path, wrap=strace_injecting("openat", f"error={error}", file), cwd=tmp_path)
         assert result.returncode == (2 if error == "EACCES" else 3), result.stderr
         assert f"cannot read `{file}`" in result.stderr or "cannot read `other.yaml`" in result.stderr
         assert key == "main" or f"{path}:4:" in result.stderr
@@ -271,7 +271,7 @@ def test_same_command_recovers_from_any_failed_fsync(command, spec, tmp_path):
     failures = 0
     for k in range(1, 60):
         shutil.rmtree(tmp_path / "out")
-        result = run_tool(name, path, *options, wrap=inject("fsync", f"error=EIO:when={k}"), cwd=tmp_path)
+        result = run_tool(name, path, *options, wrap=strace_injecting("fsync", f"error=EIO:when={k}"), cwd=tmp_path)
         failures += result.returncode == 3
         assert result.returncode in (0, 3), result.stderr
         again = run_tool(name, path, *options, cwd=tmp_path)

@@ -1150,7 +1150,7 @@ def test_gen_rejects_files_of_a_checkpoint_without_plan_json(name, specs, object
     ok(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "0", folder=specs)
 
 
-def begun(store, *names):
+def begin_uploads(store, *names):
     """Begins uploads of these names without completing them."""
     for name in names:
         assert store.forward("POST", f"/bucket/{name}?uploads")[0] == 200
@@ -1165,8 +1165,8 @@ def test_completion_aborts_only_uploads_of_the_checkpoint(words, specs, object_s
         object_store.remove("models/a/" + name)
     ours = ["index.h5", "manifest.json", "plan.json", "devices.json", "ranks/rank-00000.h5", "ranks/rank-00003.h5",
             "ranks/rank-00003.json"]
-    begun(object_store, *(f"models/a/{name}" for name in ours))
-    others = begun(
+    begin_uploads(object_store, *(f"models/a/{name}" for name in ours))
+    others = begin_uploads(
         object_store,
         "models/ab/index.h5",
         "models/index.h5",
@@ -1182,7 +1182,7 @@ def test_completion_aborts_only_uploads_of_the_checkpoint(words, specs, object_s
     assert sorted(object_store.uploads()) == others
 
 
-def put_with(store, name, body, **metadata):
+def put_with_metadata(store, name, body, **metadata):
     headers = {f"x-amz-meta-{key.replace('_', '-')}": value for key, value in metadata.items()}
     assert store.forward("PUT", f"/bucket/models/a/{name}", headers, body)[0] == 200
 
@@ -1205,7 +1205,7 @@ def test_existing_index_in_a_bucket_is_compared(specs, object_store, tmp_path):
         (b"", {}, False),
     ):
         object_store.remove("models/a/manifest.json")
-        put_with(object_store, "index.h5", body, **metadata)
+        put_with_metadata(object_store, "index.h5", body, **metadata)
         done = tool(object_store, *words, folder=specs)
         if is_same:
             assert done.returncode == 0, (metadata, done)
@@ -1220,7 +1220,7 @@ def test_existing_index_in_a_bucket_is_compared(specs, object_store, tmp_path):
             if len(body) != len(index):  # If its size differs, it is compared even if the manifest is there.
                 assert "different content" in tool(object_store, *words, folder=specs).stderr
         assert object_store.get("models/a/index.h5") == body
-    put_with(object_store, "index.h5", index)
+    put_with_metadata(object_store, "index.h5", index)
     ok(object_store, *words, folder=specs)
     assert_is(object_store, tmp_path / "local")
 
@@ -1249,7 +1249,7 @@ def test_error_names_the_run_that_owns_a_rank(specs, object_store, tmp_path):
         (body[1:], {"plan_sha256": plan}, f"has {len(body) - 1} bytes instead of {len(body)}"),
         (body, {"plan_sha256": plan}, ""),
     ):
-        put_with(object_store, "ranks/rank-00001.h5", given, **metadata)
+        put_with_metadata(object_store, "ranks/rank-00001.h5", given, **metadata)
         done = tool(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "1", "--set", "seed=3", folder=specs)
         assert done.returncode == (4 if said else 0), (metadata, done)
         assert not said or f"ranks/rank-00001.h5` exists, and {said}\n" in done.stderr, (

@@ -59,11 +59,11 @@ FORMATS = {
     "keras": ("keras", ["--max-shard-size", "30MB"]),
 }
 # The object that readers of each format open first.
-LAST = {"safetensors": "model.safetensors.index.json", "dcp": ".metadata", "megatron": ".metadata",
-        "zarr": "_CHECKPOINT_METADATA", "keras": "model.weights.json"}
+OPENED_FIRST = {"safetensors": "model.safetensors.index.json", "dcp": ".metadata", "megatron": ".metadata",
+                "zarr": "_CHECKPOINT_METADATA", "keras": "model.weights.json"}
 
 
-def words_of(name):
+def command(name):
     spec, words = FORMATS[name]
     return ["export", f"{spec}.yaml", "--to", name, *words]
 
@@ -77,17 +77,17 @@ def exports(tmp_path_factory):
     (folder / "keras.yaml").write_text(SPEC.format(seed=1, begin="vars: {'0': {", end="}}"))
     (folder / "megatron.yaml").write_text(MEGATRON)
     for name in FORMATS:
-        run_ok(*words_of(name), "-o", name, cwd=folder)
+        run_ok(*command(name), "-o", name, cwd=folder)
     return folder
 
 
-def objects_of(store, prefix="models/a"):
+def stored(store, prefix="models/a"):
     return {key[len(prefix) + 1:]: store.get(key) for key in store.names(prefix + "/")}
 
 
 def assert_is(store, folder, prefix="models/a"):
     """Asserts that the objects are the files of the local export, with only notes next to them."""
-    objects, files = objects_of(store, prefix), files_of(folder)
+    objects, files = stored(store, prefix), files_of(folder)
     assert sorted(name for name in objects if not name.startswith(NOTES)) == sorted(files)
     assert [name for name in files if objects[name] != files[name]] == []
     assert store.uploads() == [] and store.refused == []
@@ -100,15 +100,15 @@ def written(store):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_bucket_objects_equal_the_files_of_a_local_export(name, exports, object_store, tmp_path):
-    done = ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    done = ok(object_store, *command(name), "-o", URL, folder=exports)
     assert f"{URL}: " in done.stdout
     assert_is(object_store, exports / name)
     assert {"begin", "part", "complete"} <= {kind for kind, _ in object_store.log}
     # Readers find nothing that looks complete too early: the record is last, after the object that readers open first.
     names = [key[len("models/a/"):] for key in written(object_store)]
-    assert names[-1] == RECORD and (name not in LAST or names[-2] == LAST[name])
+    assert names[-1] == RECORD and (name not in OPENED_FIRST or names[-2] == OPENED_FIRST[name])
     object_store.log.clear()
-    assert "was there already" in ok(object_store, *words_of(name), "-o", URL + "/", folder=exports).stderr
+    assert "was there already" in ok(object_store, *command(name), "-o", URL + "/", folder=exports).stderr
     assert written(object_store) == []
     assert "intact: " in ok(object_store, "verify", URL).stdout
     # A copy of all objects is an export without foreign files.
@@ -116,29 +116,29 @@ def test_bucket_objects_equal_the_files_of_a_local_export(name, exports, object_
     assert "intact: " in run_ok("verify", "--strict", tmp_path / "copy").stdout
     if name not in ("keras", "megatron"):
         run_ok("verify", "--spec", exports / "one.yaml", tmp_path / "copy")
-    assert json.loads(ok(object_store, *words_of(name), "-o", URL, "--json", folder=exports).stdout)["was_there"]
+    assert json.loads(ok(object_store, *command(name), "-o", URL, "--json", folder=exports).stdout)["was_there"]
 
 
 def test_export_writes_single_ranks_and_parts_into_a_bucket(exports, object_store):
     for name in ("dcp", "zarr"):
         url = f"s3://bucket/{name}"
-        done = ok(object_store, *words_of(name), "-o", url, "--ranks", "1", folder=exports)
+        done = ok(object_store, *command(name), "-o", url, "--ranks", "1", folder=exports)
         assert f"{url}: unfinished: 1 rank is missing, the first is 0" in done.stdout
-        assert RECORD not in objects_of(object_store, name) and not set(LAST.values()) & set(objects_of(object_store, name))
+        assert RECORD not in stored(object_store, name) and not set(OPENED_FIRST.values()) & set(stored(object_store, name))
         early = tool(object_store, "verify", url)
         assert early.returncode == 2 and "is an unfinished export" in early.stderr
-        done = json.loads(ok(object_store, *words_of(name), "-o", url, "--part", "0/3", "--json", folder=exports).stdout)
+        done = json.loads(ok(object_store, *command(name), "-o", url, "--part", "0/3", "--json", folder=exports).stdout)
         for part in ("1/3", "2/3"):
-            done = json.loads(ok(object_store, *words_of(name), "-o", url, "--part", part, "--json", folder=exports).stdout)
+            done = json.loads(ok(object_store, *command(name), "-o", url, "--part", part, "--json", folder=exports).stdout)
         assert done["missing_ranks"] == []
         assert_is(object_store, exports / name, name)
         object_store.log.clear()
-        assert "was there already" in ok(object_store, *words_of(name), "-o", url, "--ranks", "0", folder=exports).stderr
+        assert "was there already" in ok(object_store, *command(name), "-o", url, "--ranks", "0", folder=exports).stderr
         assert written(object_store) == []
 
 
 def test_simultaneous_jobs_make_one_export_in_a_bucket(exports, object_store):
-    running = [begin(object_store, *words_of("zarr"), "-o", URL, *words, folder=exports)
+    running = [begin(object_store, *command("zarr"), "-o", URL, *words, folder=exports)
                for words in ([], ["--part", "0/2"], ["--part", "1/2"], ["--ranks", "0"])]
     for process in running:
         _, errors = process.communicate(timeout=120)
@@ -148,11 +148,11 @@ def test_simultaneous_jobs_make_one_export_in_a_bucket(exports, object_store):
 
 def test_later_of_two_simultaneous_runs_completes_the_export(exports, object_store):
     """The later of two simultaneous runs completes the export."""
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
-    others = objects_of(object_store)
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "1", folder=exports)
+    others = stored(object_store)
     object_store.reset()
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
-    assert objects_of(object_store) == others
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "1", folder=exports)
+    assert stored(object_store) == others
     for name in others:
         if not name.endswith("claim.json"):
             object_store.remove("models/a/" + name)
@@ -164,13 +164,13 @@ def test_later_of_two_simultaneous_runs_completes_the_export(exports, object_sto
                 object_store.put("models/a/" + name, data)
 
     object_store.faults = put_others
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     assert object_store.faults is None
     assert_is(object_store, exports / "dcp")
 
 
 def test_export_accepts_an_equal_claim_that_appears_meanwhile(exports, object_store):
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     claim = object_store.get("models/a/.shardinit-export/claim.json")
     object_store.reset()
 
@@ -179,29 +179,29 @@ def test_export_accepts_an_equal_claim_that_appears_meanwhile(exports, object_st
             object_store.put("models/a/.shardinit-export/claim.json", claim)
 
     object_store.faults = make_it
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert_is(object_store, exports / "dcp")
 
 
 def test_another_export_conflicts_and_changes_no_object(exports, object_store):
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
-    before = objects_of(object_store)
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    before = stored(object_store)
     for words in (["two.yaml", "--to", "dcp", "--optimizer", "adamw"], ["one.yaml", "--to", "dcp"],
                   ["one.yaml", "--to", "hf-dcp"], ["one.yaml", "--to", "zarr", "--ranks", "1"]):
         done = tool(object_store, "export", *words, "-o", URL, folder=exports)
         assert done.returncode == 4 and f"`{URL}` holds another export" in done.stderr, done
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=exports)
     assert done.returncode == 4 and ".shardinit-export/claim.json` exists without the plan.json" in done.stderr
-    assert objects_of(object_store) == before
+    assert stored(object_store) == before
     # Any other content is left alone, too.
     object_store.put("models/b/notes.txt", b"mine")
-    done = tool(object_store, *words_of("dcp"), "-o", "s3://bucket/models/b", folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", "s3://bucket/models/b", folder=exports)
     assert done.returncode == 4 and "is not empty, and holds something else" in done.stderr
-    assert objects_of(object_store, "models/b") == {"notes.txt": b"mine"}
+    assert stored(object_store, "models/b") == {"notes.txt": b"mine"}
     ok(object_store, "gen", "one.yaml", "-o", "s3://bucket/models/c", "--ranks", "0", folder=exports)
-    before = objects_of(object_store, "models/c")
-    assert tool(object_store, *words_of("dcp"), "-o", "s3://bucket/models/c", folder=exports).returncode == 4
-    assert objects_of(object_store, "models/c") == before
+    before = stored(object_store, "models/c")
+    assert tool(object_store, *command("dcp"), "-o", "s3://bucket/models/c", folder=exports).returncode == 4
+    assert stored(object_store, "models/c") == before
 
 
 @pytest.mark.parametrize("layout", ["plain", "turned"])
@@ -225,7 +225,7 @@ layouts:
     words = ["convert", "in", "--spec", "spec.yaml", "--from-layout", "plain", "--layout", layout]
     for form in ("safetensors", "dcp", "zarr"):
         ok(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
-    before = {form: objects_of(object_store, f"models/{form}") for form in ("safetensors", "dcp", "zarr")}
+    before = {form: stored(object_store, f"models/{form}") for form in ("safetensors", "dcp", "zarr")}
     for form in before:
         done = tool(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
         assert done.returncode == 0 and "was there already" in done.stderr, done
@@ -236,25 +236,25 @@ layouts:
     for form in before:
         done = tool(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
         assert done.returncode == 4 and f"`s3://bucket/models/{form}` exists and has other values" in done.stderr, done
-        assert objects_of(object_store, f"models/{form}") == before[form]
+        assert stored(object_store, f"models/{form}") == before[form]
 
 
 def test_export_neither_uses_nor_overwrites_foreign_objects(exports, object_store):
     """An object with an expected name, even of the right size, is only used if its metadata identifies this export."""
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     size = len((exports / "dcp/__1_0.distcp").read_bytes())
     for body in (b"x", bytes(size)):
         object_store.put("models/a/__1_0.distcp", body)
-        done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
         assert done.returncode == 4 and "__1_0.distcp` exists, and no run of this export wrote it" in done.stderr
         assert object_store.get("models/a/__1_0.distcp") == body
     object_store.remove("models/a/__1_0.distcp")
     object_store.put("models/a/.metadata", b"x")
-    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert done.returncode == 4 and ".metadata` already exists with different content" in done.stderr
-    assert RECORD not in objects_of(object_store)
+    assert RECORD not in stored(object_store)
     object_store.remove("models/a/.metadata")
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert_is(object_store, exports / "dcp")
 
 
@@ -268,26 +268,26 @@ def test_export_detects_a_simultaneous_gen(name, exports, object_store):
             plan["made"] = object_store.forward("PUT", f"/bucket/models/a/{name}", {}, b"{}")
 
     object_store.faults = faults
-    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert done.returncode == 4 and f"{name}` is there, of a checkpoint" in done.stderr
-    assert sorted(objects_of(object_store)) == [NOTES + "claim.json", name]
+    assert sorted(stored(object_store)) == [NOTES + "claim.json", name]
 
 
 def test_export_rewrites_a_missing_object(exports, object_store):
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     for lost in ("__1_0.distcp", ".metadata", RECORD, NOTES + "share-00000"):
         object_store.remove("models/a/" + lost)
         if lost == "__1_0.distcp":
             done = tool(object_store, "verify", URL)
             assert done.returncode == 1 and "__1_0.distcp: is missing" in done.stderr
         object_store.log.clear()
-        ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        ok(object_store, *command("dcp"), "-o", URL, folder=exports)
         assert ("complete", "models/a/__0_0.distcp") not in object_store.log
         assert_is(object_store, exports / "dcp")
 
 
 def test_verify_reports_damaged_and_foreign_objects(exports, object_store):
-    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    ok(object_store, *command("zarr"), "-o", URL, folder=exports)
     chunk = bytearray(object_store.get("models/a/params.square/0.0"))
     chunk[7] ^= 1
     object_store.put("models/a/params.square/0.0", bytes(chunk))
@@ -308,13 +308,13 @@ def test_export_conflicts_with_objects_of_another_size(object_store, tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     words = ["export", "small.yaml", "--to", "dcp", "-o", URL]
     ok(object_store, *words, folder=tmp_path)
-    whole = objects_of(object_store)
+    whole = stored(object_store)
     for name in ("__1_0.distcp", ".metadata"):
         for body in (whole[name][:-1], whole[name] + b"x", b""):
             object_store.put("models/a/" + name, body)
             done = tool(object_store, *words, folder=tmp_path)
             assert done.returncode == 4 and re.search(f"`{URL}/{name}` (already )?exists", done.stderr), (name, len(body), done)
-            there = {key: data for key, data in objects_of(object_store).items() if not key.startswith(NOTES)}
+            there = {key: data for key, data in stored(object_store).items() if not key.startswith(NOTES)}
             assert there == {key: data for key, data in whole.items() if not key.startswith(NOTES)} | {name: body}
         object_store.put("models/a/" + name, whole[name])
     assert "was there already" in ok(object_store, *words, folder=tmp_path).stderr
@@ -332,7 +332,7 @@ modules:
   params.third: {shape: [2, 4], shard: [null, a], init: n, dtype: bf16}
 """
 # Names to put next to an export: names that its readers would treat as parts of it, and others.
-BESIDE = {  # names that a reader would treat as a part, others
+NAMES_NEXT_TO_EXPORT = {  # names that a reader would treat as a part, others
     "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
     "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
     "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
@@ -342,7 +342,7 @@ BESIDE = {  # names that a reader would treat as a part, others
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("name", NAMES_NEXT_TO_EXPORT)
 def test_verify_reports_the_same_damage_in_bucket_and_folder(name, object_store, tmp_path):
     """`verify` reports the same in a bucket and a folder for damaged, cut, longer, missing and additional files."""
     (tmp_path / "spec.yaml").write_text(SMALL)
@@ -399,7 +399,7 @@ def test_verify_reports_the_same_damage_in_bucket_and_folder(name, object_store,
         (cut, "", f"has {len(files[cut]) - 1} bytes, but the record says {len(files[cut])}"),
         (longer, "", f"has {len(files[longer]) + 1} bytes, but the record says {len(files[longer])}"),
         (gone, "", "is missing")])
-    taken, foreign = BESIDE[name]
+    taken, foreign = NAMES_NEXT_TO_EXPORT[name]
     notes = {NOTES + "share-00009": b"", RECORD + ".sig": b""}
     said, found = told({**files, **notes, **dict.fromkeys([*taken, *foreign, NOTES[:-1] + "s"], b"")})
     # A folder of other things is listed once.
@@ -413,14 +413,14 @@ def test_verify_reports_the_same_damage_in_bucket_and_folder(name, object_store,
 @pytest.mark.parametrize("seed", range(2))
 def test_export_survives_random_store_faults(name, seed, exports, object_store):
     object_store.faults = Faults(seed)
-    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    ok(object_store, *command(name), "-o", URL, folder=exports)
     ok(object_store, "verify", URL)
     assert len(object_store.faults.made) >= 4
     object_store.faults = None
-    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    ok(object_store, *command(name), "-o", URL, folder=exports)
     # If the answer that names an upload was lost, the upload stays until a run writes the record.
     object_store.remove("models/a/" + RECORD)
-    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    ok(object_store, *command(name), "-o", URL, folder=exports)
     assert_is(object_store, exports / name)
 
 
@@ -433,14 +433,14 @@ def test_export_survives_each_kind_of_store_fault(kind, fault, exports, object_s
     """The export is correct even if every request of one kind fails once for each object."""
     once = Once(kind, fault)
     object_store.faults = once
-    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
     object_store.faults = None
     assert once.met
     if done.returncode != 0:  # A store that answers 412 without an object is broken, so the tool does not trust it.
         assert fault == 412 and done.returncode in (2, 3, 4), done
     else:
         object_store.remove("models/a/" + RECORD)
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert_is(object_store, exports / "dcp")
 
 
@@ -468,25 +468,25 @@ def test_killed_export_leaves_nothing_that_looks_complete(name, seed, exports, o
     """A run that is killed at a request leaves nothing that looks complete, and the next run finishes it. The store may
     have done the request or not."""
     chance = random.Random(f"{name} {seed}")
-    ok(object_store, *words_of(name), "-o", "s3://bucket/count", folder=exports)
+    ok(object_store, *command(name), "-o", "s3://bucket/count", folder=exports)
     requests = len(object_store.log)
     for _ in range(4):
-        kill_at(object_store, chance.randrange(1, requests), chance.choice(["drop", "lose"]), *words_of(name), "-o", URL,
+        kill_at(object_store, chance.randrange(1, requests), chance.choice(["drop", "lose"]), *command(name), "-o", URL,
                 folder=exports)
-        there = set(objects_of(object_store))
+        there = set(stored(object_store))
         whole = set(files_of(exports / name)) - {RECORD}
         if RECORD in there:
             assert there >= whole
-        if LAST[name] in there:  # All objects that this first object of readers names are there.
-            assert there >= {file for file in whole if file != LAST[name]}
+        if OPENED_FIRST[name] in there:  # All objects that this first object of readers names are there.
+            assert there >= {file for file in whole if file != OPENED_FIRST[name]}
         for array in {file.rpartition("/")[0] for file in there if file.endswith("/.zarray")}:
             assert there >= {file for file in whole if file.startswith(array + "/")}
-    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    ok(object_store, *command(name), "-o", URL, folder=exports)
     for upload in object_store.uploads():  # A run that is killed after it wrote the record aborts no uploads.
         assert upload.startswith("models/a/")
     if object_store.uploads():
         object_store.remove("models/a/" + RECORD)
-        ok(object_store, *words_of(name), "-o", URL, folder=exports)
+        ok(object_store, *command(name), "-o", URL, folder=exports)
     assert_is(object_store, exports / name)
 
 
@@ -534,12 +534,12 @@ def test_killed_writers_of_two_exports_leave_one_complete_export(seed, exports, 
 
 def test_export_rejects_a_store_that_ignores_conditions(exports, object_store):
     object_store.ignores = ("if-none-match",)
-    done = tool(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("zarr"), "-o", URL, folder=exports)
     assert done.returncode == 2 and "ignores the condition" in done.stderr and "two runs could mix" in done.stderr
-    assert sorted(objects_of(object_store)) == [NOTES + "claim.json"]
+    assert sorted(stored(object_store)) == [NOTES + "claim.json"]
     object_store.ignores = ()
     object_store.faults = lambda request: 501 if "if-none-match" in {name.lower() for name in request.headers} else None
-    done = tool(object_store, *words_of("zarr"), "-o", URL + "/b", folder=exports)
+    done = tool(object_store, *command("zarr"), "-o", URL + "/b", folder=exports)
     assert done.returncode == 2 and "no conditional writes" in done.stderr
 
 
@@ -553,11 +553,11 @@ def test_export_rejects_a_store_that_completes_unconditionally(exports, object_s
 
     object_store.forward = without
     try:
-        done = tool(object_store, *words_of("safetensors"), "-o", URL, folder=exports)
+        done = tool(object_store, *command("safetensors"), "-o", URL, folder=exports)
     finally:
         del object_store.forward
     assert done.returncode == 2 and "when an upload of parts is completed" in done.stderr
-    assert sorted(objects_of(object_store)) == [NOTES + "claim.json"]
+    assert sorted(stored(object_store)) == [NOTES + "claim.json"]
 
 
 def test_export_into_a_bucket_reports_an_interrupt_and_resumes(exports, object_store):
@@ -571,19 +571,19 @@ def test_export_into_a_bucket_reports_an_interrupt_and_resumes(exports, object_s
         return "slow"
 
     object_store.faults = faults
-    process = begin(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    process = begin(object_store, *command("dcp"), "-o", URL, folder=exports)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -15 and "interrupted; files that are done stay" in errors
     object_store.faults = None
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert_is(object_store, exports / "dcp")
 
 
 def test_export_does_not_resend_finished_files(exports, object_store):
-    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     object_store.remove("models/a/" + NOTES + "share-00000")
     object_store.log.clear()
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert ("begin", "models/a/__0_0.distcp") not in object_store.log
     assert ("begin", "models/a/__1_0.distcp") in object_store.log
     assert_is(object_store, exports / "dcp")
@@ -592,10 +592,10 @@ def test_export_does_not_resend_finished_files(exports, object_store):
 def test_export_accepts_a_copy_made_by_another_tool(exports, object_store):
     for name, body in files_of(exports / "zarr").items():
         object_store.put("models/a/" + name, body)
-    assert "was there already" in ok(object_store, *words_of("zarr"), "-o", URL, folder=exports).stderr
+    assert "was there already" in ok(object_store, *command("zarr"), "-o", URL, folder=exports).stderr
     assert_is(object_store, exports / "zarr")
     object_store.put("models/a/_METADATA", b"")
-    assert tool(object_store, *words_of("zarr"), "-o", URL, folder=exports).returncode == 4
+    assert tool(object_store, *command("zarr"), "-o", URL, folder=exports).returncode == 4
 
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "hf-dcp", "zarr"])
@@ -649,7 +649,7 @@ def test_parts_from_a_changed_source_are_a_conflict(object_store, tmp_path):
         done = tool(object_store, *words, "--ranks", ranks, folder=tmp_path)
         assert done.returncode == (4 if value == 2 else 0), done
     assert "was made of `w` of source `base` with SHA-256" in done.stderr
-    assert RECORD not in objects_of(object_store) and ".metadata" not in objects_of(object_store)
+    assert RECORD not in stored(object_store) and ".metadata" not in stored(object_store)
 
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp"])
@@ -703,7 +703,7 @@ def test_unsupported_urls_are_rejected_without_a_request(exports, object_store):
     for words in (["gen", URL, "-o", "x"], ["program", URL, "-o", "x"]):
         done = tool(object_store, *words, folder=exports)
         assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
-    done = tool(object_store, *words_of("dcp"), "-o", "gs://bucket/x", folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", "gs://bucket/x", folder=exports)
     assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr
     assert object_store.log == [] and not (exports / "x").exists()
 
@@ -736,10 +736,10 @@ def test_object_completed_first_by_another_writer_is_compared(differs, of_spec, 
     object_store.faults = faults
     done = tool(object_store, *words, "--to", "dcp", "-o", URL, folder=tmp_path)
     if differs == "nothing":
-        assert met and done.returncode == 0 and RECORD in objects_of(object_store), done
+        assert met and done.returncode == 0 and RECORD in stored(object_store), done
         return
     assert met and done.returncode == 4 and "was made from sources that had other elements" in done.stderr, done
-    assert RECORD not in objects_of(object_store)
+    assert RECORD not in stored(object_store)
 
 
 def test_export_writes_no_record_after_its_claim_is_lost(exports, object_store):
@@ -749,13 +749,13 @@ def test_export_writes_no_record_after_its_claim_is_lost(exports, object_store):
             object_store.remove("models/a/" + NOTES + "claim.json")
 
     object_store.faults = faults
-    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert done.returncode == 4 and "has lost its" in done.stderr, done
-    assert ".metadata" in objects_of(object_store) and RECORD not in objects_of(object_store)
+    assert ".metadata" in stored(object_store) and RECORD not in stored(object_store)
 
 
 def test_export_checks_its_claim_before_completing_each_upload(exports, object_store):
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     claim = "models/a/" + NOTES + "claim.json"
     looks = completed = 0
     for kind, key in object_store.log:
@@ -810,7 +810,7 @@ def test_error_names_the_tensor_and_ranks_that_disagree(to, changed, object_stor
     assert found and (found[2], found[3]) == (changed, source[changed]), done
     shares = {
         name: json.loads(object_store.get("models/a/" + name))
-        for name in objects_of(object_store)
+        for name in stored(object_store)
         if name.startswith(NOTES + "share-")
     }
     ranks = {}
@@ -822,7 +822,7 @@ def test_error_names_the_tensor_and_ranks_that_disagree(to, changed, object_stor
 
 
 def test_completion_aborts_only_uploads_of_the_export(exports, object_store):
-    ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", "0", folder=exports)
+    ok(object_store, *command("zarr"), "-o", URL, "--ranks", "0", folder=exports)
     files = sorted(files_of(exports / "zarr"))
     for name in (files[0], files[-1], RECORD, NOTES + "claim.json"):
         assert object_store.forward("POST", f"/bucket/models/a/{name}?uploads")[0] == 200
@@ -835,14 +835,14 @@ def test_completion_aborts_only_uploads_of_the_export(exports, object_store):
     ]
     for name in others:
         assert object_store.forward("POST", f"/bucket/{name}?uploads")[0] == 200
-    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    ok(object_store, *command("zarr"), "-o", URL, folder=exports)
     assert sorted(object_store.uploads()) == sorted(others)
 
 
 def test_rank_with_a_receipt_but_no_file_counts_as_missing(exports, object_store):
     """A rank whose receipt exists but whose file is lost counts as missing, whatever the number of its share."""
-    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
-    whole = objects_of(object_store)
+    ok(object_store, *command("zarr"), "-o", URL, folder=exports)
+    whole = stored(object_store)
     receipts = {name: json.loads(body) for name, body in whole.items() if name.startswith(NOTES + "share-")}
     assert len(receipts) > 2
     record = json.loads(whole[RECORD])
@@ -856,21 +856,21 @@ def test_rank_with_a_receipt_but_no_file_counts_as_missing(exports, object_store
             object_store.remove("models/a/" + gone)
         done = json.loads(
             ok(
-                object_store, *words_of("zarr"), "-o", URL, "--ranks", str(1 - share % 2), "--json", folder=exports
+                object_store, *command("zarr"), "-o", URL, "--ranks", str(1 - share % 2), "--json", folder=exports
             ).stdout
         )
         assert done["missing_ranks"] == [share % 2], (share, done)
         object_store.log.clear()
-        ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", str(share % 2), folder=exports)
+        ok(object_store, *command("zarr"), "-o", URL, "--ranks", str(share % 2), folder=exports)
         assert with_elements & set(written(object_store)) == {f"models/a/{lost}"}
-    assert objects_of(object_store) == whole
+    assert stored(object_store) == whole
 
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_export_resends_only_the_lost_files_of_a_rank(last, exports, object_store):
     """Without receipts, only a rank's lost files are sent again, whichever of its files are lost."""
-    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
-    whole = objects_of(object_store)
+    ok(object_store, *command("zarr"), "-o", URL, folder=exports)
+    whole = stored(object_store)
     for name in whole:
         if name.startswith(NOTES + "share-"):
             files = [entry["file"] for entry in json.loads(whole[name])["files"]]
@@ -880,21 +880,21 @@ def test_export_resends_only_the_lost_files_of_a_rank(last, exports, object_stor
                 for file in files:
                     object_store.remove("models/a/" + json.loads(whole[RECORD])["files"][file]["file"])
     object_store.remove("models/a/" + RECORD)
-    lost = set(whole) - set(objects_of(object_store))
+    lost = set(whole) - set(stored(object_store))
     object_store.log.clear()
-    ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", "1", folder=exports)
+    ok(object_store, *command("zarr"), "-o", URL, "--ranks", "1", folder=exports)
     others = {name for name in lost if name.startswith(NOTES + "share-") and int(name.rpartition("-")[2]) % 2 == 0}
     of_rank = lost - others - {RECORD}
     assert {key.removeprefix("models/a/") for key in written(object_store)} - {NOTES + "claim.json"} == of_rank
-    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
-    assert objects_of(object_store) == whole
+    ok(object_store, *command("zarr"), "-o", URL, folder=exports)
+    assert stored(object_store) == whole
 
 
 @pytest.mark.parametrize("name", ["dcp", "zarr"])
 def test_json_report_of_a_part_is_the_same_in_bucket_and_folder(name, exports, object_store, tmp_path):
     for words in (["--ranks", "1"], ["--ranks", "1"], ["--part", "1/3"], ["--part", "0/3"], ["--part", "2/3"], []):
-        there = json.loads(ok(object_store, *words_of(name), "-o", URL, *words, "--json", folder=exports).stdout)
-        here = json.loads(run_ok(*words_of(name), "-o", tmp_path / "out", *words, "--json", cwd=exports).stdout)
+        there = json.loads(ok(object_store, *command(name), "-o", URL, *words, "--json", folder=exports).stdout)
+        here = json.loads(run_ok(*command(name), "-o", tmp_path / "out", *words, "--json", cwd=exports).stdout)
         for each in (there, here):
             for changes in ("folder", "seconds", "bytes_per_second"):
                 each.pop(changes, None)
@@ -903,8 +903,8 @@ def test_json_report_of_a_part_is_the_same_in_bucket_and_folder(name, exports, o
 
 def test_export_recognizes_objects_of_another_export(exports, object_store):
     """Objects of another export are recognized by their metadata and their size; so are receipts."""
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
-    whole = objects_of(object_store)
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
+    whole = stored(object_store)
     claim = hashlib.sha256(whole[NOTES + "claim.json"]).hexdigest()
     body = whole["__1_0.distcp"]
     for name in (RECORD, NOTES + "share-00001"):
@@ -917,25 +917,25 @@ def test_export_recognizes_objects_of_another_export(exports, object_store):
     ):
         headers = {f"x-amz-meta-{key}": value for key, value in metadata.items()}
         assert object_store.forward("PUT", "/bucket/models/a/__1_0.distcp", headers, given)[0] == 200
-        done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
         assert done.returncode == (4 if said else 0), (metadata, done)
         assert not said or f"__1_0.distcp` exists, and {said}\n" in done.stderr, (metadata, done)
-    assert objects_of(object_store) == whole
+    assert stored(object_store) == whole
     receipt = json.loads(whole[NOTES + "share-00001"])
     receipt["export_sha256"] = "0" * 64
     receipt["files"][0]["digests"].reverse()
     object_store.put("models/a/" + NOTES + "share-00001", json.dumps(receipt).encode())
     object_store.remove("models/a/" + RECORD)
-    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert done.returncode == 4 and "share-00001` already exists with different content" in done.stderr, done
     object_store.remove("models/a/" + NOTES + "share-00001")
-    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
-    assert objects_of(object_store) == whole
+    ok(object_store, *command("dcp"), "-o", URL, folder=exports)
+    assert stored(object_store) == whole
     # Only the record identifies the export of all other files: without the optimizer, it is another export.
     object_store.remove("models/a/" + NOTES + "claim.json")
     done = tool(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=exports)
     assert done.returncode == 4 and "holds another export" in done.stderr, done
-    assert "was there already" in ok(object_store, *words_of("dcp"), "-o", URL, folder=exports).stderr
+    assert "was there already" in ok(object_store, *command("dcp"), "-o", URL, folder=exports).stderr
 
 
 @pytest.mark.parametrize("changed", [["two.yaml"], ["one.yaml", "--only", "**"], ["one.yaml", "--set", "name=other"]])
@@ -944,9 +944,9 @@ def test_export_conflicts_with_a_copy_of_another_export(changed, exports, object
     without the notes of a run."""
     for name, data in files_of(exports / "hf-dcp").items():
         object_store.put(f"models/a/{name}", data)
-    before = objects_of(object_store)
+    before = stored(object_store)
     ok(object_store, "export", "one.yaml", "--to", "hf-dcp", "-o", URL, folder=exports)
-    assert objects_of(object_store) == before
+    assert stored(object_store) == before
     done = tool(object_store, "export", *changed, "--to", "hf-dcp", "-o", URL, folder=exports)
     assert done.returncode == 4 and "another export" in done.stderr, done
-    assert objects_of(object_store) == before
+    assert stored(object_store) == before

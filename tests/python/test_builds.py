@@ -91,7 +91,7 @@ CACHE = BINARY.parents[1] / "CMakeCache.txt"
 
 
 @pytest.mark.skipif(not CACHE.exists() or "CMAKE_BUILD_TYPE:STRING=Release" not in CACHE.read_text(),
-                    reason="not what is installed")
+                    reason="only Release builds are installed")
 @pytest.mark.parametrize("name", ["shardinit", "libshardinit.so.1"])
 def test_installed_binaries_are_hardened(name):
     def read(*options):

@@ -131,13 +131,13 @@ MODELS = {
 }
 
 
-def arrays(state):
+def float64_arrays(state):
     """Returns path → elements, with floats as f64."""
     return {path: tensor.detach().double().numpy() if tensor.is_floating_point() else tensor.detach().numpy()
             for path, tensor in state.items()}
 
 
-def state_of(model):
+def state_tensors(model):
     return {path: tensor for path, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
 
 
@@ -150,18 +150,18 @@ def pair(request, tmp_path_factory):
     states = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        states.append(state_of(MODELS[request.param]()))
+        states.append(state_tensors(MODELS[request.param]()))
     return spec, *states
 
 
-def planned_of(spec):
+def logical_tensors(spec):
     return {t["path"]: t for t in run_json("graph", spec)["logical"]}
 
 
 def test_captured_names_shapes_and_dtypes_match_the_model(pair):
     spec, state, _ = pair
     run_ok("plan", spec)
-    planned = {path: (t["global_shape"], t["dtype"]) for path, t in planned_of(spec).items()}
+    planned = {path: (t["global_shape"], t["dtype"]) for path, t in logical_tensors(spec).items()}
     assert planned == {path: (list(t.shape), name_of(t.dtype)) for path, t in state.items()}
 
 
@@ -235,9 +235,9 @@ def test_captured_constants_have_the_models_bits(pair):
 def test_captured_distributions_match_the_constructor(pair):
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
-        made = arrays(shardinit.torch.load_state_dict(opened))
-    for path, one in arrays(first).items():
-        two = arrays({path: second[path]})[path]
+        made = float64_arrays(shardinit.torch.load_state_dict(opened))
+    for path, one in float64_arrays(first).items():
+        two = float64_arrays({path: second[path]})[path]
         if one.size < 30 or np.array_equal(one, two):
             continue
         real = np.concatenate([one.ravel(), two.ravel()]).astype(float)
@@ -287,7 +287,7 @@ def test_captured_specs_match_handwritten_specs(config, of, changes, tmp_path):
     captured = shardinit.capture.torch(lambda: made(made.config_class(**changes)))
     captured.write(tmp_path / "spec.yaml")
     assert len(captured.text.splitlines()) < 60
-    mine, theirs = planned_of(tmp_path / "spec.yaml"), planned_of(ROOT / f"configs/{config}.yaml")
+    mine, theirs = logical_tensors(tmp_path / "spec.yaml"), logical_tensors(ROOT / f"configs/{config}.yaml")
     for path in set(mine) - set(theirs):  # Specs written by hand omit tied tensors.
         assert path == "lm_head.weight"
         del mine[path]

@@ -100,7 +100,7 @@ class Layers(nnx.Module):
         self.conv = nnx.Conv(width, 4, (3,), rngs=rngs)
 
 
-def by_equinox(key):
+def equinox_modules(key):
     keys = random.split(key, 7)
     return {
         "mlp": equinox.nn.MLP(5, 6, 32, 2, key=keys[0]),
@@ -120,7 +120,7 @@ def trained(key):
     return params, optax.chain(optax.adamw(1e-3), optax.ema(0.9)).init(params), jax.tree.map(jnp.copy, params)
 
 
-def by_haiku(rng):
+def haiku_parameters(rng):
     def forward(x):
         x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(20)(x), is_training=True)
         core = haiku.LSTM(12)
@@ -204,9 +204,9 @@ MODELS = {
     "linen, images": (init_with(Images(), 1, 4, 4, 3), True),
     "linen, recurrent": (init_with(Recurrent(), 1, 6, 8), False),
     "nnx": (lambda rngs: Layers(8, rngs=rngs), True),
-    "equinox": (by_equinox, True),
+    "equinox": (equinox_modules, True),
     "optax": (trained, True),
-    "haiku": (by_haiku, True),
+    "haiku": (haiku_parameters, True),
     "followed": (followed, True),
     "rearranged": (rearranged, True),
 }
@@ -214,7 +214,7 @@ MODELS = {
 
 def real_arrays(make, *seeds):
     """Returns for each seed path → the function's array."""
-    def made_by(seed):
+    def function_arrays(seed):
         if next(iter(make.__code__.co_varnames)) == "rngs":
             tree = nnx.state(make(nnx.Rngs(random.key(seed))))
         else:
@@ -225,7 +225,7 @@ def real_arrays(make, *seeds):
 
     paths = []
     # Compiles quickly, but still with the fused multiply-add of JAX's numbers.
-    compiled = jax.jit(made_by, compiler_options={"xla_backend_optimization_level": 1})
+    compiled = jax.jit(function_arrays, compiler_options={"xla_backend_optimization_level": 1})
     return [dict(zip(paths, map(np.asarray, compiled(seed)))) for seed in seeds]
 
 
@@ -236,7 +236,7 @@ def model(request):
     return make, exact, *real_arrays(make, 3, 4)
 
 
-def made_by(captured):
+def generated_arrays(captured):
     with captured.spec() as spec:
         return {path: spec.generate(path) for path in spec.tensors}
 
@@ -244,7 +244,7 @@ def made_by(captured):
 def test_jax_capture_matches_shapes_dtypes_and_distributions(model):
     make, _, first, second = model
     captured = shardinit.capture.jax(make)
-    made = made_by(captured)
+    made = generated_arrays(captured)
     assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
     assert list(captured.tensors) == list(first)
     for path, one in first.items():
@@ -275,7 +275,7 @@ def test_jax_engine_reproduces_the_numbers_of_jax(model, request):
         return
     captured = shardinit.capture.jax(make, seed=3, engine="jax_threefry")
     assert "\nengine: jax_threefry\n" in captured.text
-    made = made_by(captured)
+    made = generated_arrays(captured)
     assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
     name = request.node.callspec.params["model"]
     for path, real in first.items():
@@ -331,7 +331,7 @@ def test_jax_initializers_are_captured_by_name():
 
 def test_copied_jax_arrays_are_tied():
     make = MODELS["optax"][0]
-    made = made_by(shardinit.capture.jax(make))
+    made = generated_arrays(shardinit.capture.jax(make))
     assert np.array_equal(made["0.kernel"], made["2.kernel"])
     assert "tie: 0.kernel" in shardinit.capture.jax(make, engine="jax_threefry").text
 
@@ -364,7 +364,7 @@ def test_pytree_layout_stores_the_functions_arrays(tmp_path):
     captured.write(tmp_path / "spec.yaml")
     assert captured.layout == "pytree"
     run_ok("gen", tmp_path / "spec.yaml", "--layout", "pytree", "-o", tmp_path / "out")
-    made = made_by(captured)
+    made = generated_arrays(captured)
     read = shardinit.jax.load(tmp_path / "out")
     assert {path: a.shape for path, a in read.items()} == {p: shape for p, (shape, _) in captured.tensors.items()}
     for path, array in read.items():
@@ -496,7 +496,7 @@ def test_capture_error_names_every_unsupported_jax_array():
     (lambda key: random.orthogonal(key, 3), "bits of JAX's QR decomposition"),
 ])
 def test_jax_engine_rejects_draws_that_only_jax_can_make(make, words):
-    made_by(shardinit.capture.jax(make))
+    generated_arrays(shardinit.capture.jax(make))
     with pytest.raises(shardinit.CaptureError, match=words) as caught:
         shardinit.capture.jax(make, engine="jax_threefry")
     assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
@@ -528,7 +528,7 @@ def loops(key):
 
 def test_captured_loops_stacks_and_slices_have_the_bits_of_jax():
     captured = shardinit.capture.jax(loops, seed=5, engine="jax_threefry")
-    made = made_by(captured)
+    made = generated_arrays(captured)
     for path, real in loops(random.key(5)).items():
         assert np.array_equal(bits_of(made[path]), bits_of(np.asarray(real))), path
     assert captured.verify().good
@@ -553,7 +553,7 @@ def test_captured_16_bit_draws_have_the_bits_of_jax(dtype):
     for name, draw in fused.items() if dtype == "float16" else ():
         with pytest.raises(shardinit.CaptureError, match="where the processor has fused operations"):
             shardinit.capture.jax(lambda key, draw=draw: {"drawn": draw(key, (9,), "float16")}, engine="jax_threefry")
-    made = made_by(shardinit.capture.jax(make_it, seed=5, engine="jax_threefry"))
+    made = generated_arrays(shardinit.capture.jax(make_it, seed=5, engine="jax_threefry"))
     for path, real in make_it(random.key(5)).items():
         assert np.array_equal(bits_of(made[path]), bits_of(np.asarray(real))), path
 
@@ -581,7 +581,7 @@ def test_jax_capture_keeps_the_sign_of_zeros():
                 "added": 0.0 + -jnp.tril(random.normal(random.fold_in(key, 1), (4, 4)))}
 
     for engine in ("philox4x32", "jax_threefry"):
-        made = made_by(shardinit.capture.jax(make_it, engine=engine))
+        made = generated_arrays(shardinit.capture.jax(make_it, engine=engine))
         for path, real in make_it(random.key(0)).items():
             fixed = np.asarray(real) == 0
             assert np.array_equal(np.signbit(made[path][fixed]), np.signbit(np.asarray(real)[fixed])), (engine, path)
@@ -639,7 +639,7 @@ def test_jax_capture_accepts_64_bit_seeds():
         captured = shardinit.capture.jax(make_it, seed=2**40 + 3, engine="jax_threefry")
         real = np.asarray(make_it(random.key(2**40 + 3)))
     assert f"key: {{jax: {{seed: {2**40 + 3}}}}}" in captured.text
-    assert np.allclose(made_by(captured)["value"], real, rtol=4 * 2.0**-23, atol=0)
+    assert np.allclose(generated_arrays(captured)["value"], real, rtol=4 * 2.0**-23, atol=0)
     assert "\nseed: 18446744073709551615\n" in shardinit.capture.jax(make_it, seed=2**64 - 1).text
     with pytest.raises(shardinit.CaptureError, match="the largest is 2.63 - 1"):
         shardinit.capture.jax(make_it, seed=2**63, engine="jax_threefry")

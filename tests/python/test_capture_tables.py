@@ -82,7 +82,7 @@ def test_captured_table_files_have_the_models_bits(model, dtype, tmp_path):
 
 def test_equal_tables_share_one_file_and_their_layers_are_folded(tmp_path):
     captured = shardinit.capture.torch(Tables)
-    same = f"file: {captured_name(captured, noise().half())}"
+    same = f"file: {table_name(captured, noise().half())}"
     assert captured.text.count(same) == 1
     other = shardinit.capture.torch(Tables, buffers="all")
     assert set(captured.tables) < set(other.tables)
@@ -91,7 +91,7 @@ def test_equal_tables_share_one_file_and_their_layers_are_folded(tmp_path):
     assert len(list((tmp_path / "tables").iterdir())) == len(other.tables)
 
 
-def captured_name(captured, tensor):
+def table_name(captured, tensor):
     content = tensor.flatten().view(torch.uint8).numpy().tobytes()
     name, = (name for name, found in captured.tables.items() if found == content)
     return name

@@ -25,7 +25,7 @@ pytestmark = like_torch_cpu()
 SEEDS = [0, 1, 42, 2**63 + 5]
 
 
-def verified_by(make, **options):
+def capture_and_verify(make, **options):
     """Returns the spec of a constructor and the comparison of its values with the real values, which must be good."""
     captured = shardinit.capture.torch(make, engine="torch_cpu", **options)
     verified = captured.verify()
@@ -85,20 +85,20 @@ class After(nn.Module):
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_discarded_draws_advance_the_captured_stream(name):
-    verified_by(lambda: After(BEFORE[name]), seed=3)
+    capture_and_verify(lambda: After(BEFORE[name]), seed=3)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "lstm", "attention", "copied layers"])
 def test_torch_cpu_capture_has_the_bits_of_constructors(name, seed, dtype):
-    verified_by(MODELS[name], seed=seed, dtype=dtype)
+    capture_and_verify(MODELS[name], seed=seed, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", [
     "llama in bf16", "llama, tied", "gpt2", "vit", "deepseek", "t5", "gpt neo", "swin", "resnet", "transformer", "gru"])
 def test_torch_cpu_capture_has_the_bits_of_more_constructors(name):
-    verified_by(MODELS[name], seed=1)
+    capture_and_verify(MODELS[name], seed=1)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -107,7 +107,7 @@ def test_torch_cpu_capture_has_the_bits_of_more_constructors(name):
 def test_captured_expressions_have_the_bits_of_pytorch(name, inexact, dtype):
     """Rows of zeros, and truncated numbers whose rounds depend on the seed, have the same bits; logarithms of random
     numbers may differ."""
-    _, verified = verified_by(MODELS[name], seed=42, dtype=dtype)
+    _, verified = capture_and_verify(MODELS[name], seed=42, dtype=dtype)
     assert all(t.result == "equal" or re.match(inexact, t.path) for t in verified.tensors), verified.table()
 
 
@@ -174,7 +174,7 @@ class Followed(nn.Module):
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_operations_after_a_draw_have_the_bits_of_pytorch(dtype):
-    captured, verified = verified_by(lambda: Followed(torch.get_default_dtype()), seed=5, dtype=dtype)
+    captured, verified = capture_and_verify(lambda: Followed(torch.get_default_dtype()), seed=5, dtype=dtype)
     for tensor in verified.tensors:
         assert tensor.result == "equal" or (tensor.path.startswith("rough_") and tensor.ulps <= 1), verified.table()
 
@@ -192,13 +192,13 @@ def test_several_tensors_may_use_the_same_random_numbers():
             model.filled.view(-1).uniform_()
         return model
 
-    captured, verified = verified_by(make_it, seed=9)
+    captured, verified = capture_and_verify(make_it, seed=9)
     assert {t.result for t in verified.tensors} == {"equal"}
     assert "copy: {shape: [4, 8], init: normal_1, tie: first}" in captured.text.replace("{normal: {std: 1}}", "normal_1")
     assert captured.text.count("{expr: ") == 3 and "key" not in captured.text
 
 
-def loss_of(model, state):
+def first_loss(model, state):
     model.load_state_dict(state)
     tokens = torch.arange(2 * 24).reshape(2, 24) * 7 % 120
     with torch.no_grad():
@@ -208,11 +208,11 @@ def loss_of(model, state):
 def test_step_0_loss_equals_the_constructors_loss():
     torch.manual_seed(42)
     model = MODELS["llama"]()
-    eager = loss_of(model, {path: tensor.clone() for path, tensor in model.state_dict().items()})
+    eager = first_loss(model, {path: tensor.clone() for path, tensor in model.state_dict().items()})
     losses = {}
     for engine in ("torch_cpu", "philox4x32"):
         with shardinit.capture.torch(MODELS["llama"], engine=engine, seed=42).spec() as spec:
-            losses[engine] = loss_of(model, shardinit.torch.load_state_dict(spec))
+            losses[engine] = first_loss(model, shardinit.torch.load_state_dict(spec))
     assert torch.equal(losses["torch_cpu"], eager)
     assert losses["philox4x32"] != eager and abs(losses["philox4x32"] / eager - 1) < 0.01
 
@@ -222,7 +222,7 @@ def test_step_0_loss_equals_the_constructors_loss():
     "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
 def test_captured_models_have_the_bits_of_pytorch_on_any_mesh(name, tmp_path):
     """Files of single ranks have the same bits, on meshes of 1, of 2 × 2 and of 3 ranks with uneven parts."""
-    captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
+    captured, _ = capture_and_verify(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
         (place := tmp_path / "x".join(axes)).mkdir()
         verified = compare(captured, captured._real(captured.seed), capture_models.on_mesh(captured, axes, place))
@@ -230,7 +230,7 @@ def test_captured_models_have_the_bits_of_pytorch_on_any_mesh(name, tmp_path):
 
 
 def test_torch_capture_accepts_a_negative_seed():
-    captured, _ = verified_by(lambda: nn.Linear(7, 9), seed=-3)
+    captured, _ = capture_and_verify(lambda: nn.Linear(7, 9), seed=-3)
     assert f"\nseed: {2**64 - 3}\n" in captured.text
 
 
@@ -254,7 +254,7 @@ def test_stream_positions_of_layers_are_one_expression():
             self.odd = nn.ModuleList(nn.Linear(3, 4 if layer % 2 else 3).float() for layer in range(2))
             self.last = nn.Parameter(torch.randn(40))
 
-    captured, _ = verified_by(Model)
+    captured, _ = capture_and_verify(Model)
     lines = captured.text.splitlines()
     places = [re.search(r"(\w+\.\w+|\w+): {.*torch: {position: (.*?)}}", line) for line in lines]
     assert {m[1]: m[2].strip('"') for m in places if m} == {
@@ -309,7 +309,7 @@ def test_sparse_and_orthogonal_matrices_match_pytorch():
         model.wide = nn.Parameter(torch.randn(50, dtype=torch.float64))
         return model
 
-    _, verified = verified_by(make_it, seed=3)
+    _, verified = capture_and_verify(make_it, seed=3)
     assert {t.result for t in verified.tensors if "sparse" in t.path} == {"equal"}
 
 
@@ -357,10 +357,10 @@ def test_captured_norms_sums_and_sorts_match_pytorch():
         return model
 
     for seed in (3, 4, 5):
-        _, verified = verified_by(make_it, seed=seed)
+        _, verified = capture_and_verify(make_it, seed=seed)
         assert all(t.result == "equal" or (t.result == "inexact" and not t.path.startswith("exact"))
                    for t in verified.tensors), verified.table()
-    _, verified = verified_by(gates, seed=3)
+    _, verified = capture_and_verify(gates, seed=3)
     assert [t.result for t in verified.tensors] == ["inexact", "inexact", "equal", "equal"]
 
 
@@ -405,7 +405,7 @@ def test_dora_magnitudes_are_captured():
         captured = shardinit.capture.torch(make_it, use_dora=True, engine=engine, seed=5)
         assert captured.verify().good
         assert captured.text.count("self_attn.q_proj.base_layer.weight") == 1, captured.text
-    verified_by(lambda: make_it(trainable_token_indices=[1, 2, 9]), seed=5)
+    capture_and_verify(lambda: make_it(trainable_token_indices=[1, 2, 9]), seed=5)
     for method in ("olora", "pissa"):
         with pytest.raises(shardinit.CaptureError, match="capture with `init_lora_weights=True` instead of OLoRA or PiSSA"):
             shardinit.capture.torch(make_it, init_lora_weights=method, engine="torch_cpu")

@@ -64,14 +64,14 @@ def test_boxes_of_all_ranks_cover_every_tensor(mesh):
             assert box["file"] == f"ranks/rank-{rank:05}.h5"
             tensors[box["path"]] = box["global_shape"]
             assert tuple(box["offset"]) not in seen.setdefault(box["path"], {})
-            seen[box["path"]][tuple(box["offset"])] = product_of(box["shape"])
-            size += 2 * product_of(box["shape"])
+            seen[box["path"]][tuple(box["offset"])] = element_count(box["shape"])
+            size += 2 * element_count(box["shape"])
         largest = max(largest, size)
-    assert {p: sum(b.values()) for p, b in seen.items()} == {p: product_of(s) for p, s in tensors.items()}
+    assert {p: sum(b.values()) for p, b in seen.items()} == {p: element_count(s) for p, s in tensors.items()}
     assert largest == run_json("plan", TINY, "--mesh", mesh)["max_rank_bytes"]
 
 
-def product_of(extents):
+def element_count(extents):
     product = 1
     for n in extents:
         product *= n
@@ -440,7 +440,7 @@ def test_quiet_and_verbose_control_messages(good, tmp_path):
 
 
 ALL = "5,768,448 parameters, 4 ranks, complete"
-TALKS = [  # One after the other in one folder: the command, its standard output, its standard error.
+EXPECTED_MESSAGES = [  # One after the other in one folder: the command, its standard output, its standard error.
     ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`", "wrote 2.9 MB"),
     ("status out", "out: llama3-tiny: 1 of 4 ranks are there, unfinished\nmissing: 0,2-3", ""),
     ("gen TINY -o out", f"out: {ALL}", "wrote 8.7 MB\n1 of 4 ranks was there already"),
@@ -468,7 +468,7 @@ TALKS = [  # One after the other in one folder: the command, its standard output
 
 
 def test_commands_print_results_and_messages(tmp_path):
-    for command, printed, said in TALKS:
+    for command, printed, said in EXPECTED_MESSAGES:
         result = run_ok(*[TINY if word == "TINY" else word for word in command.split()], cwd=tmp_path)
         assert result.stdout == printed + "\n", command
         talk = re.sub(r" in \d+\.\d\d s \(\d+\.\d\d GB/s\)\n", "\n", result.stderr)
@@ -524,7 +524,7 @@ def options(text):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
 
 
-def manual_of(page):
+def rendered_page(page):
     """Returns the page as a reader sees it, without the overstriking of bold and underline."""
     text = subprocess.run(["mandoc", "-T", "utf8", page], capture_output=True, text=True, check=True).stdout
     return re.sub(r".\x08", "", text)
@@ -547,8 +547,8 @@ def test_man_pages_pass_mandoc_lint(page):
 def test_man_page_and_help_list_the_same_options(command):
     page = ROOT / f"man/shardinit-{command}.1"
     help_text, common = run_ok(command, "--help").stdout.split("Options of every command:")
-    assert options(common) <= options(manual_of(ROOT / "man/shardinit.1"))
-    manual = manual_of(page if page.exists() else ROOT / "man/shardinit.1")
+    assert options(common) <= options(rendered_page(ROOT / "man/shardinit.1"))
+    manual = rendered_page(page if page.exists() else ROOT / "man/shardinit.1")
     if page.exists():
         # An example may show another command.
         manual = re.sub(rf"^ *shardinit (?!{command}\b)[a-z]+ .*$", "", manual, flags=re.MULTILINE)
@@ -565,7 +565,7 @@ def test_man_pages_name_no_unknown_option():
         known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
                                         stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
     for page in PAGES:
-        text = manual_of(page)
+        text = rendered_page(page)
         for line in "".join(others_of(page) if page in GUIDES else []).splitlines():
             assert line in text  # A trainer's line, which test_readme_trainers.py compares with the trainer's row.
             text = text.replace(line, "")

@@ -196,7 +196,7 @@ def norms(*measured, **members):
     return of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED | each for each in measured], **members)
 
 
-def part_of(init):
+def answer_in_parts(init):
     return {"parts": {"axis": 0, "of": [{"length": 3, "init": init}]}}
 
 
@@ -230,8 +230,8 @@ FILE = {"file": {"sha256": "0" * 64}}
     (norms({}, {}), "two tensors have the path `v`"),
     (norms({"global_shape": [3, 19, 6]}), "the shape [3, 1, 5]"),
     (norms({"init": FILE}), "`v`, whose norms are taken, has the elements of a file"),
-    (norms({"init": part_of(FILE)}), "a part has the elements of a file, or norms"),
-    (norms({}, init=part_of({"norms": {"of": "v"}})), "a part has the elements of a file, or norms"),
+    (norms({"init": answer_in_parts(FILE)}), "a part has the elements of a file, or norms"),
+    (norms({}, init=answer_in_parts({"norms": {"of": "v"}})), "a part has the elements of a file, or norms"),
     (norms({"init": {"norms": {"of": "w"}}}), "`v`"),
     (norms({"init": source("b")}), "`tensors` has no `b` of the source `base`"),
     (of_tensors("source as f32", tensors=7), "number 2 of `vectors_of_tensors`, `source as f32`: "),

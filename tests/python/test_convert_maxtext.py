@@ -53,13 +53,13 @@ def same(a, b, name):
     np.testing.assert_array_equal(a.view(word)[~nan], b.view(word)[~nan], err_msg=name)
 
 
-def hooked(hooks, array, shape):
+def apply_hooks(hooks, array, shape):
     for hook in hooks if isinstance(hooks, list) else [hooks]:
         array = hook(array, shape) if hook else array
     return array
 
 
-def by_maxtext(family, settings, state, shapes):
+def maxtext_tensors(family, settings, state, shapes):
     """Returns the tensors that MaxText's functions make, of the given shapes, with layers along dimension 1."""
     prefix = FAMILIES[family][1]
     arguments = (settings.to_dict(), type("Config", (), {"head_dim": 12, "num_experts": 3})(), True)
@@ -75,17 +75,17 @@ def by_maxtext(family, settings, state, shapes):
         shape = shapes[path]
         hook = hooks.get(key)
         if isinstance(theirs, str):
-            made[path] = hooked(hook, state[theirs], shape)
+            made[path] = apply_hooks(hook, state[theirs], shape)
         elif isinstance(theirs[0], str):
             layer = shape[:1] + shape[2:]
-            made[path] = np.stack([hooked(hook, state[name], layer) for name in theirs], axis=1)
+            made[path] = np.stack([apply_hooks(hook, state[name], layer) for name in theirs], axis=1)
         else:
-            made[path] = np.stack([np.stack([hooked(hook, state[name], shape[2:]) for name in layers])
+            made[path] = np.stack([np.stack([apply_hooks(hook, state[name], shape[2:]) for name in layers])
                                    for layers in theirs])
     return made
 
 
-def spec_of(family, folder):
+def maxtext_spec(family, folder):
     if FAMILIES[family][2] is None:
         return folder / "config.json"
     spec = folder / "spec.yaml"
@@ -97,7 +97,7 @@ def spec_of(family, folder):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_convert_matches_maxtexts_converter(tmp_path, family, dtype):
     settings, state = trained(family, dtype, tmp_path / "in")
-    spec = spec_of(family, tmp_path / "in")
+    spec = maxtext_spec(family, tmp_path / "in")
     arguments = ["convert", tmp_path / "in", "--spec", spec, "--layout", "maxtext", "--to", "safetensors"]
     result = run_tool(*arguments, "-o", tmp_path / "there")
     if family not in EXACT:
@@ -106,7 +106,7 @@ def test_convert_matches_maxtexts_converter(tmp_path, family, dtype):
         assert "would not come back" in result.stderr
     assert result.returncode == 0, result
     there = arrays(safetensors_torch.load_file(tmp_path / "there/model.safetensors"))
-    wanted = by_maxtext(family, settings, arrays(state), {name: a.shape for name, a in there.items()})
+    wanted = maxtext_tensors(family, settings, arrays(state), {name: a.shape for name, a in there.items()})
     assert there.keys() == wanted.keys()
     for name, array in wanted.items():
         same(there[name], array.astype(there[name].dtype), name)
@@ -118,7 +118,7 @@ def test_convert_counts_elements_that_do_not_round_trip(tmp_path, family, dtype)
     """The number of elements that differ after a round trip is the number that `convert` reported."""
     FAMILIES.setdefault("Mistral", ({"head_dim": 12}, None, None))
     _, state = trained(family, dtype, tmp_path / "in")
-    spec = spec_of(family, tmp_path / "in")
+    spec = maxtext_spec(family, tmp_path / "in")
     there = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "maxtext", "--to", "zarr", "--inexact",
                      "-o", tmp_path / "there")
     assert there.returncode == 0, there

@@ -28,7 +28,7 @@ OF_DEEPSEEK = {
     "n_group": 2, "topk_group": 1}
 
 
-def adapter_of(family, tied):
+def make_adapter(family, tied):
     if family == "Llama":
         llama3 = titan("torchtitan.models.llama3")
         return llama3.Llama3StateDictAdapter(llama_config(llama3, "tied" if tied else None), None)
@@ -43,7 +43,7 @@ def adapter_of(family, tied):
 CASES = {"Llama": OF_LLAMA, "Qwen3": {}, "Qwen3Moe": {"num_experts": 64, "moe_intermediate_size": 5}, "DeepseekV3": OF_DEEPSEEK}
 
 
-def same(made, wanted):
+def assert_same_tensors(made, wanted):
     assert made.keys() == wanted.keys()
     for path, tensor in wanted.items():
         assert made[path].dtype == tensor.dtype and made[path].shape == tensor.shape, path
@@ -59,18 +59,18 @@ def test_convert_matches_torchtitans_adapters_both_ways(tmp_path, family, tied, 
     if family == "DeepseekV3":
         del config["head_dim"]
     state = trained(family, config, 3, tmp_path / "in")
-    adapter = adapter_of(family, tied)
+    adapter = make_adapter(family, tied)
     wanted = adapter.from_hf(dict(state))
     run_ok("convert", tmp_path / "in", "--layout", "torchtitan", "--to", "dcp", "-o", tmp_path / "titan")
     made = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in wanted.items()}
     dcp.load(made, checkpoint_id=tmp_path / "titan")
-    same(made, wanted)
+    assert_same_tensors(made, wanted)
     # torchtitan's own files convert back to the tensors of its adapter.
     dcp.save(wanted, checkpoint_id=tmp_path / "theirs")
     run_ok("convert", tmp_path / "theirs", "--spec", tmp_path / "in/config.json", "--from-layout", "torchtitan", "--to",
            "safetensors", "-o", tmp_path / "back")
     back = safetensors_torch.load_file(tmp_path / "back/model.safetensors")
-    same(back, state)
+    assert_same_tensors(back, state)
     given = adapter.to_hf(dict(wanted))
     given = {name: t for name, t in given.items() if name in state}
-    same(given, state)
+    assert_same_tensors(given, state)

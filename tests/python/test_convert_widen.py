@@ -13,7 +13,7 @@ safetensors_torch = client_of("safetensors.torch")
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def folder_of(path, state, block=(128, 128)):
+def save_folder(path, state, block=(128, 128)):
     path.mkdir()
     safetensors_torch.save_file(state, path / "model.safetensors", metadata={"format": "pt"})
     config = {"model_type": "none", "hidden_size": 8}
@@ -35,7 +35,7 @@ def blocks(shape, block=(128, 128), seed=0, least=-8):
     return codes.view(torch.float8_e4m3fn), scales
 
 
-def same(a, b):
+def assert_same_bits(a, b):
     assert a.dtype == b.dtype and a.shape == b.shape
     bits = {2: torch.int16, 4: torch.int32, 1: torch.uint8}[a.element_size()]
     assert torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
@@ -55,13 +55,13 @@ def test_convert_keeps_the_bits_of_fp8_and_mxfp4(tmp_path, form):
         state[f"l{i}.weight"], state[f"l{i}.weight_scale_inv"] = blocks(shape, seed=i)
     state["e_blocks"] = torch.randint(0, 256, (2, 6, 3, 16), dtype=torch.uint8)
     state["e_scales"] = torch.randint(0, 256, (2, 6, 3), dtype=torch.uint8)
-    folder = folder_of(tmp_path / "in", state)
+    folder = save_folder(tmp_path / "in", state)
     run_ok("convert", folder, "--to", form, "-o", tmp_path / "there")
     run_ok("convert", tmp_path / "there", "--to", "safetensors", "-o", tmp_path / "back")
     found = load(tmp_path / "back")
     assert found.keys() == state.keys()
     for name, tensor in state.items():
-        same(found[name], tensor)
+        assert_same_bits(found[name], tensor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,7 +72,7 @@ def test_fp8_blocks_are_widened_like_torch(tmp_path, dtype):
     state = {"norm.weight": torch.randn(7)}
     for i, shape in enumerate(SHAPES):
         state[f"l{i}.weight"], state[f"l{i}.weight_scale_inv"] = blocks(shape, seed=i)
-    folder = folder_of(tmp_path / "in", state)
+    folder = save_folder(tmp_path / "in", state)
     wanted = {name: torch.zeros(t.shape, dtype=DTYPES[dtype]) for name, t in state.items() if "scale" not in name}
     reader = module.QuantizedHuggingFaceStorageReader(str(folder), target_dtype=DTYPES[dtype], block_size=128)
     dcp.load(wanted, storage_reader=reader)
@@ -83,8 +83,8 @@ def test_fp8_blocks_are_widened_like_torch(tmp_path, dtype):
     for i, _ in enumerate(SHAPES):
         product = state[f"l{i}.weight"].float() * state[f"l{i}.weight_scale_inv"].repeat_interleave(
             128, 0).repeat_interleave(128, 1)[:SHAPES[i][0], :SHAPES[i][1]]
-        same(found[f"l{i}.weight"], product.to(DTYPES[dtype]))
-        same(found[f"l{i}.weight"], wanted[f"l{i}.weight"])
+        assert_same_bits(found[f"l{i}.weight"], product.to(DTYPES[dtype]))
+        assert_same_bits(found[f"l{i}.weight"], wanted[f"l{i}.weight"])
     assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
     # The numbers are the same in parts of files, in a checkpoint on a mesh, and from a record.
     run_ok("convert", folder, "--to", "hdf5", "--dtype", dtype, "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o", tmp_path / "own",
@@ -103,10 +103,10 @@ def test_fp8_blocks_are_widened_like_transformers(tmp_path, dtype, scales):
     state = {}
     state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
     state["w.weight_scale_inv"] = state["w.weight_scale_inv"].to(scales)
-    folder = folder_of(tmp_path / "in", state)
+    folder = save_folder(tmp_path / "in", state)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
     wanted = fp8.Fp8Dequantize(None)._dequantize_one(state["w.weight"], state["w.weight_scale_inv"], DTYPES[dtype])
-    same(load(tmp_path / "out")["w.weight"], wanted)
+    assert_same_bits(load(tmp_path / "out")["w.weight"], wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,14 +117,14 @@ def test_mxfp4_is_widened_like_transformers(tmp_path, dtype, shape):
     state = {"a.down_proj_blocks": torch.randint(0, 256, (*shape, 16), generator=bits, dtype=torch.uint8),
              "a.down_proj_scales": torch.randint(2, 250, shape, generator=bits, dtype=torch.uint8),
              "bias": torch.ones(3, dtype=torch.bfloat16)}
-    folder = folder_of(tmp_path / "in", state, None)
+    folder = save_folder(tmp_path / "in", state, None)
     wanted = mxfp4.convert_moe_packed_tensors(state["a.down_proj_blocks"], state["a.down_proj_scales"])
     for options in [], ["--memory", "1M", "-j", 1]:
         out = tmp_path / f"out-{len(options)}"
         run_ok("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", out, *options)
         found = load(out)
         assert found.keys() == {"a.down_proj", "bias"}
-        same(found["a.down_proj"], wanted.to(DTYPES[dtype]))
+        assert_same_bits(found["a.down_proj"], wanted.to(DTYPES[dtype]))
 
 
 W, INV, F8 = (300, 200), (3, 2), torch.float8_e4m3fn
@@ -177,7 +177,7 @@ def not_mx(numbers, scales, dtype="u8"):
 ])
 def test_convert_names_the_tensor_with_invalid_scales(tmp_path, path, why, changed, config):
     state = {**(MX if path.startswith("x") else BLOCKS), "norm": torch.ones(3), **changed}
-    folder = folder_of(tmp_path / "in", {name: tensor for name, tensor in state.items() if tensor is not None})
+    folder = save_folder(tmp_path / "in", {name: tensor for name, tensor in state.items() if tensor is not None})
     if config is None:
         (folder / "config.json").unlink()
     elif config is not ...:
@@ -193,10 +193,10 @@ def test_convert_names_the_tensor_with_invalid_scales(tmp_path, path, why, chang
 @pytest.mark.parametrize("block", [(2**30, 2**30), (300, 200), (1, 2**30), (2**30, 1), (299, 199)])
 def test_fp8_blocks_may_have_any_size(tmp_path, block):
     weight, scales = blocks(W, block)
-    folder = folder_of(tmp_path / "in", {"w": weight, "w_scale_inv": scales}, block)
+    folder = save_folder(tmp_path / "in", {"w": weight, "w_scale_inv": scales}, block)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
     rows, columns = (torch.arange(n) // b for n, b in zip(W, block))
-    same(load(tmp_path / "out")["w"], weight.float() * scales[rows][:, columns])
+    assert_same_bits(load(tmp_path / "out")["w"], weight.float() * scales[rows][:, columns])
 
 
 def test_convert_rejects_unknown_scaling(tmp_path):
@@ -204,7 +204,7 @@ def test_convert_rejects_unknown_scaling(tmp_path):
 
     def refused(state, block=(128, 128), dtype="bf16"):
         name = f"in-{len(list(tmp_path.iterdir()))}"
-        folder = folder_of(tmp_path / name, state, block)
+        folder = save_folder(tmp_path / name, state, block)
         result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
         assert result.returncode == 2 and not (tmp_path / "out").exists(), result
         return result.stderr
@@ -243,13 +243,13 @@ def test_dtype_option_does_not_convert_scales(tmp_path):
     others = ["a.weight", "a.scale_weight", "a.scale", "ascales", "a_scale.weight", "a.scaled", "a_scale_inverse"]
     state = {name: torch.full((3,), 1 / 3) for name in [*scales, *others]}
     state |= {"n": torch.arange(3), "b": torch.ones(2).bfloat16()}
-    result = run_ok("convert", folder_of(tmp_path / "in", state, None), "--to", "safetensors", "--dtype", "bf16", "-o",
-                    tmp_path / "out")
+    folder = save_folder(tmp_path / "in", state, None)
+    result = run_ok("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
     assert f"shardinit: {len(others)} tensors become bf16; {len(scales) + 1} of other types stay\n" in result.stderr
     found = load(tmp_path / "out")
     assert {name for name, tensor in found.items() if tensor.dtype == torch.float32} == set(scales)
     for name in others:
-        same(found[name], state[name].bfloat16())
+        assert_same_bits(found[name], state[name].bfloat16())
 
 
 @pytest.mark.parametrize("name, told", [
@@ -261,7 +261,7 @@ def test_widening_rejects_bytes_that_differ_from_the_record(tmp_path, name, told
     bits = torch.Generator().manual_seed(2)
     state["e_blocks"] = torch.randint(0, 256, (2, 6, 3, 16), generator=bits, dtype=torch.uint8)
     state["e_scales"] = torch.randint(100, 140, (2, 6, 3), generator=bits, dtype=torch.uint8)
-    folder = folder_of(tmp_path / "in", state)
+    folder = save_folder(tmp_path / "in", state)
     run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "out")
     run_ok("convert", tmp_path / "out", "--to", "dcp", "--dtype", "bf16", "-o", tmp_path / "yes")
     file = tmp_path / "out/model.safetensors"
@@ -278,14 +278,14 @@ def test_widening_rejects_bytes_that_differ_from_the_record(tmp_path, name, told
 def test_widening_rejects_a_nan_scale(tmp_path):
     """A scale that is not a number is rejected, even if its product with the smallest number would be an f32 number."""
     codes, scales = torch.full((1, 2, 3, 16), 0x11, dtype=torch.uint8), torch.full((1, 2, 3), 255, dtype=torch.uint8)
-    folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
+    folder = save_folder(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
     assert result.returncode == 2 and "`x_scales` has the scale 255, which" in result.stderr, result
 
 
 def test_convert_detects_scales_that_are_replaced_meanwhile(tmp_path):
     """If the file of the scales is replaced before any read of the folder, `convert` fails or only uses the new one."""
-    folder, codes = folder_of(tmp_path / "in", {}), torch.zeros((300, 256), dtype=torch.uint8).view(F8)
+    folder, codes = save_folder(tmp_path / "in", {}), torch.zeros((300, 256), dtype=torch.uint8).view(F8)
     (folder / "model.safetensors").unlink()
     parts = {"a.safetensors": {"w": codes}, "b.safetensors": {"w_scale_inv": torch.ones(3, 2)}}
     for name, state in parts.items():
@@ -335,7 +335,7 @@ def test_convert_never_widens_packed_numbers(tmp_path, kind, with_config, dtype)
     `--dtype`, all bits stay."""
     tensors, method = PACKED[kind]
     state = {"norm.weight": torch.ones(4)} | {f"x.{name}": tensor.clone() for name, tensor in tensors.items()}
-    folder = folder_of(tmp_path / "in", state, None)
+    folder = save_folder(tmp_path / "in", state, None)
     if with_config and method:
         (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
@@ -349,7 +349,8 @@ def test_convert_never_widens_packed_numbers(tmp_path, kind, with_config, dtype)
 @pytest.mark.parametrize("name", ["relative_position_index", "position_ids"])
 def test_unpacked_integers_next_to_scales_stay(tmp_path, name):
     """Integers next to a scale stay if they are not packed, such as Swin's indices next to a `logit_scale`."""
-    folder = folder_of(tmp_path / "in", {f"a.{name}": torch.arange(6).reshape(2, 3), "a.logit_scale": torch.ones(3, 1)}, None)
+    state = {f"a.{name}": torch.arange(6).reshape(2, 3), "a.logit_scale": torch.ones(3, 1)}
+    folder = save_folder(tmp_path / "in", state, None)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
 
 
@@ -357,7 +358,7 @@ def test_unpacked_integers_next_to_scales_stay(tmp_path, name):
 def test_hint_for_unreadable_scales_is_not_to_drop_them(tmp_path, dtype):
     scales = torch.ones(4, 4, dtype=torch.uint8).view(dtype)
     torch.save({"w": torch.ones(2), "w_scale": scales}, tmp_path / "in.pt")
-    folder = folder_of(tmp_path / "in", {"w": torch.ones(2), "w_scale": scales}, None)
+    folder = save_folder(tmp_path / "in", {"w": torch.ones(2), "w_scale": scales}, None)
     for path in folder, tmp_path / "in.pt":
         result = run_tool("convert", path, "--to", "dcp", "-o", tmp_path / "out")
         assert result.returncode == 5 and "dequantize the model" in result.stderr and "--drop" not in result.stderr, result

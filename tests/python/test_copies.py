@@ -172,7 +172,7 @@ def test_reshard_does_not_resume_a_copy_of_another_source(source, wanted, tmp_pa
     assert tree_of(tmp_path / "to") == wanted
 
 
-def stopped(source, tmp_path):
+def start_slow_reshard(source, tmp_path):
     """Starts a reshard that has written a rank and waits."""
     process = subprocess.Popen(
         ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
@@ -185,7 +185,7 @@ def stopped(source, tmp_path):
 
 
 def test_reshard_leaves_another_active_run_alone(source, wanted, tmp_path):
-    process = stopped(source, tmp_path)
+    process = start_slow_reshard(source, tmp_path)
     result = run_tool("reshard", source, *MESH, "-o", tmp_path / "to")
     assert result.returncode == 4 and "another process is making" in result.stderr
     assert process.wait(60) == 0
@@ -194,7 +194,7 @@ def test_reshard_leaves_another_active_run_alone(source, wanted, tmp_path):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_reshard_that_finishes_second_leaves_nothing(same, source, wanted, tmp_path):
-    process = stopped(source, tmp_path)
+    process = start_slow_reshard(source, tmp_path)
     run_ok("reshard", source, *(MESH if same else []), "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
     _, stderr = process.communicate(timeout=60)
@@ -222,7 +222,7 @@ def test_reshard_of_some_ranks_removes_files_of_a_killed_run(ranks, source, want
 
 
 def test_reshard_succeeds_if_an_equal_copy_replaces_its_files(source, wanted, tmp_path):
-    process = stopped(source, tmp_path)
+    process = start_slow_reshard(source, tmp_path)
     run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
     part, = tmp_path.glob(".to.part-*")

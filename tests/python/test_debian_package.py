@@ -25,7 +25,7 @@ def package(tmp_path_factory):
     missing = [name for name in ("dpkg-deb", "dpkg-shlibdeps", "cpack") if shutil.which(name) is None]
     missing += [name for name in FILES if not (BUILD / name).exists()]
     if missing:
-        pytest.skip(f"not what the package is made with: {', '.join(missing)}")
+        pytest.skip(f"the package cannot be made without {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("package")
     # Object files do not depend on the prefix, so nothing is compiled again.
     output("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_INSTALL_PREFIX=/usr", "-DBUILD_TESTING=OFF",

@@ -18,13 +18,13 @@ OTHERS = os.environ.get("SHARDINIT_OTHERS", "").split()
 TARGETS = run_json("--version")["targets"]
 
 
-def digest_of(*arguments, **options):
+def model_digest(*arguments, **options):
     return run_json("digest", TINY, *arguments, **options)["model_digest"]
 
 
 @pytest.fixture(scope="module")
 def digest():
-    return digest_of()
+    return model_digest()
 
 
 def test_model_digest_equals_the_recorded_one(digest):
@@ -38,7 +38,7 @@ def test_build_has_several_instruction_sets():
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_instruction_set_gives_the_same_digest(target, digest):
     assert run_json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
-    assert digest_of(env={"SHARDINIT_TARGET": target}) == digest
+    assert model_digest(env={"SHARDINIT_TARGET": target}) == digest
 
 
 of_all_kinds = pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_every_sve_vector_length_gives_the_same_digest(digest):
         pytest.skip("the program for aarch64 is not among SHARDINIT_OTHERS")
     for bytes in (16, 32, 64, 128, 256):
         env = {"QEMU_CPU": f"max,sve-default-vector-length={bytes}", "SHARDINIT_TARGET": "SVE2"}
-        assert digest_of(binary=other, env=env) == digest, bytes
+        assert model_digest(binary=other, env=env) == digest, bytes
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
@@ -78,7 +78,7 @@ def test_compilers_write_the_same_files(other, tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2, 7])
 def test_any_number_of_threads_gives_the_same_files(jobs, digest, tmp_path):
-    assert digest_of("--jobs", jobs) == digest
+    assert model_digest("--jobs", jobs) == digest
     for count, folder in [(1, "a"), (jobs, "b")]:
         run_ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
@@ -87,7 +87,7 @@ def test_any_number_of_threads_gives_the_same_files(jobs, digest, tmp_path):
 @pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
                                   "fsdp=4,tensor=2", "fsdp=3,tensor=1"])
 def test_every_mesh_gives_the_same_digest(mesh, digest):
-    assert digest_of("--mesh", mesh) == digest  # test_reassembly.py tests their files.
+    assert model_digest("--mesh", mesh) == digest  # test_reassembly.py tests their files.
 
 
 # None of these may affect the output: other versions of C library functions, another
@@ -110,7 +110,7 @@ ENVIRONMENTS = {
 
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 def test_every_environment_gives_the_same_files(env, digest, tmp_path):
-    assert digest_of(env=env) == digest
+    assert model_digest(env=env) == digest
     run_ok("gen", TINY, "-o", tmp_path / "a")
     run_ok("gen", TINY, "-o", tmp_path / "b", env=env)
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
@@ -147,5 +147,5 @@ def test_values_do_not_depend_on_other_tensors(tmp_path):
 
 
 def test_different_seeds_give_different_digests(digest):
-    assert digest_of("--set", "seed=1") != digest
-    assert digest_of("--set", "seed=0") == digest
+    assert model_digest("--set", "seed=1") != digest
+    assert model_digest("--set", "seed=0") == digest

@@ -18,7 +18,7 @@ def diff(*arguments):
     return found
 
 
-def kinds(found):
+def change_kinds(found):
     """Maps each path to the changes of its tensor, or to "added" or "removed"."""
     return {t["path"]: {c["what"] for c in t["changes"]} if t["kind"] == "changed" else t["kind"] for t in found}
 
@@ -27,7 +27,7 @@ def digests(spec):
     return {t["path"]: (t["dtype"], t["shape"], t["sha256"]) for t in run_json("digest", spec)["tensors"]}
 
 
-def boxes_of(spec):
+def planned_boxes(spec):
     boxes = {}
     for rank in range(8):
         for box in run_json("plan", spec, "--rank", rank, "--replicas", "full")["boxes"]:
@@ -36,12 +36,12 @@ def boxes_of(spec):
 
 
 def test_diff_agrees_with_digests_and_boxes():
-    found = kinds(diff(BEFORE, AFTER)["tensors"])
+    found = change_kinds(diff(BEFORE, AFTER)["tensors"])
     before, after = digests(BEFORE), digests(AFTER)
     assert {p for p, k in found.items() if k == "added"} == after.keys() - before.keys()
     assert {p for p, k in found.items() if k == "removed"} == before.keys() - after.keys()
     both = before.keys() & after.keys()
-    boxes, other = boxes_of(BEFORE), boxes_of(AFTER)
+    boxes, other = planned_boxes(BEFORE), planned_boxes(AFTER)
     for path in both:
         changes = found.get(path, set())
         assert bool(changes & {"values", "dtype", "shape"}) == (before[path] != after[path]), path

@@ -25,13 +25,13 @@ GITHUB = ROOT / ".github"
 HELP = run_ok("--help").stdout
 
 
-def section_of(text, title):
+def help_section(text, title):
     """Returns the indented lines below `title:` in the output of `--help`."""
     found = re.search(rf"^{title}:\n((?: .*\n)+)", text, re.M)
     return found[1].splitlines() if found else []
 
 
-COMMANDS = {line.split()[0]: line.split(None, 1)[1] for line in section_of(HELP, "Subcommands")}
+COMMANDS = {line.split()[0]: line.split(None, 1)[1] for line in help_section(HELP, "Subcommands")}
 
 
 def mandoc(*arguments):
@@ -46,7 +46,7 @@ def manual(page):
     return re.sub(r".\x08", "", text.stdout)
 
 
-def plain(head):
+def uniform_head(head):
     """Returns an option's head such as `-o, --output DIR` with uniform spaces and dashes."""
     head = head.replace("‐", "-").replace("−", "-").strip()
     return re.sub(r"\s*([,|])\s*", r"\1", head)
@@ -67,23 +67,23 @@ def test_man_pages_have_no_mandoc_warnings(page):
     assert [line for line in lines if re.search(r": (WARNING|ERROR|UNSUPP|SYSERR)\b", line)] == []
 
 
-def options_of(help_text):
-    lines = section_of(help_text, "Options") + section_of(help_text, "Positionals")
-    return sorted(plain(re.split(r"\s{2,}", line.strip())[0]) for line in lines)
+def help_options(help_text):
+    lines = help_section(help_text, "Options") + help_section(help_text, "Positionals")
+    return sorted(uniform_head(re.split(r"\s{2,}", line.strip())[0]) for line in lines)
 
 
-def options_of_page(page):
+def page_options(page):
     body = re.search(r"^OPTIONS\n((?:(?: .*)?\n)+)", manual(page), re.M)[1]
     # Heads are indented by five columns and their texts by more. A text may follow a short head on its line.
     heads = [re.split(r"\s{2,}", line.strip())[0] for line in body.splitlines() if re.match(r" {5}\S", line)]
-    return sorted(plain(re.sub(r" \.\.\.$", "...", head)) for head in heads)
+    return sorted(uniform_head(re.sub(r" \.\.\.$", "...", head)) for head in heads)
 
 
 # `capture` is a program of the Python package; test_capture.py tests its page.
 @pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"capture"}))
 def test_man_pages_list_the_options_of_help(command):
     help_text = run_ok(command, "--help").stdout
-    assert options_of_page(ROOT / f"man/shardinit-{command}.1") == options_of(help_text)
+    assert page_options(ROOT / f"man/shardinit-{command}.1") == help_options(help_text)
     assert f"See shardinit-{command}(1)." in help_text
 
 
@@ -94,7 +94,7 @@ def test_export_man_page_lists_the_formats_of_help():
 
 
 def test_main_man_page_lists_the_options_of_help():
-    assert options_of_page(ROOT / "man/shardinit.1") == options_of(HELP)
+    assert page_options(ROOT / "man/shardinit.1") == help_options(HELP)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -221,7 +221,7 @@ def snippet(text, place):
     return names
 
 
-def digest_of(path):
+def tensor_digest(path):
     return run_json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
 
 
@@ -233,7 +233,7 @@ def test_format_page_snippet_reads_the_right_values(place, capsys):
     assert capsys.readouterr().out == shown[number + 1]
     weight, part, (row, column) = names["weight"], names["part"], names["offset"]
     assert weight.dtype == ml_dtypes.bfloat16
-    assert hashlib.sha256(weight.tobytes()).hexdigest() == digest_of("model.embed_tokens.weight")
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == tensor_digest("model.embed_tokens.weight")
     rows, columns = part.shape
     box = weight[row:row + rows, column:column + columns]
     assert np.array_equal(box.view("<u2"), part.view("<u2"))
@@ -254,7 +254,7 @@ def test_commands_in_documents_exist(text):
         options = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", re.split(r"[#|>;]", arguments)[0]))
         assert command in COMMANDS
         help_text = run_ok(command, "--help").stdout
-        heads = options_of(help_text) + [line.strip() for line in section_of(help_text, "Options of every command")]
+        heads = help_options(help_text) + [line.strip() for line in help_section(help_text, "Options of every command")]
         known = {name for head in heads for name in head.split()[0].split(",")}
         assert options <= known
 
@@ -262,7 +262,7 @@ def test_commands_in_documents_exist(text):
 DOCUMENTS = [ROOT / "README.md", ROOT / "tests/bench/README.md", *sorted(GITHUB.glob("*.md"))]
 
 
-def sections_of(document):
+def section_links(document):
     """Returns the link names of a document's headings, in order."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
@@ -271,7 +271,7 @@ def sections_of(document):
 def test_readme_begins_with_its_table_of_contents():
     """The table of contents comes before the comparison table and lists the sections in order."""
     listed = re.findall(r"\]\(#([^)]*)\)", README.split("\n| ")[0])
-    assert len(listed) > 3 and listed == sections_of(ROOT / "README.md")[1:]
+    assert len(listed) > 3 and listed == section_links(ROOT / "README.md")[1:]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -279,7 +279,7 @@ def test_documents_link_to_files_that_exist(document):
     text = document.read_text()
     for link, section in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
         assert (document.parent / link).is_file() or not link, link
-        assert not section or section in sections_of(document.parent / link if link else document), section
+        assert not section or section in section_links(document.parent / link if link else document), section
     for image in re.findall(r'<img src="([^"]*)"', text):
         assert (document.parent / image).is_file(), image
     for path in re.findall(r"\b((?:configs|src|tests|schemas|man)/[\w./-]+\.\w+)", text):
@@ -402,16 +402,16 @@ def test_manifest_schema_accepts_manifests(odd, place):
         assert (manifest["index"] is None) == (number == 0)
 
 
-def mutations_of(value, path=()):
+def mutations_in(value, path=()):
     """Yields every way to drop a member, add one, or change the type of one."""
     if isinstance(value, dict):
         for key in value:
             yield path + (key,), "lost"
-            yield from mutations_of(value[key], path + (key,))
+            yield from mutations_in(value[key], path + (key,))
         yield path + ("surplus",), 1
     elif isinstance(value, list):
         for i, item in enumerate(value[:1]):
-            yield from mutations_of(item, path + (i,))
+            yield from mutations_in(item, path + (i,))
         yield path, {}
     elif isinstance(value, str):
         yield path, 1
@@ -435,26 +435,26 @@ def mutated(document, path, value):
 
 def test_manifest_schema_rejects_mutations(odd):
     manifest = json.loads((odd / "out/manifest.json").read_text())
-    mutations = list(mutations_of(manifest))
+    mutations = list(mutations_in(manifest))
     assert len(mutations) > 80
     accepted = [(path, value) for path, value in mutations if is_manifest(mutated(manifest, path, value))]
     assert accepted == [(("devices",), "lost")]  # `devices` is optional.
 
 
-def keys_of(value):
+def json_keys(value):
     if isinstance(value, dict):
         for key, item in value.items():
             yield key
-            yield from keys_of(item)
+            yield from json_keys(item)
     elif isinstance(value, list):
         for item in value:
-            yield from keys_of(item)
+            yield from json_keys(item)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "devices.json", "manifest.json", "ranks/rank-00000.json"])
 def test_format_page_documents_every_json_key(name, odd):
     page = set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
-    assert set(keys_of(json.loads((odd / "out" / name).read_text()))) - page == set()
+    assert set(json_keys(json.loads((odd / "out" / name).read_text()))) - page == set()
 
 
 def test_format_page_partition_formula_gives_the_shards(odd):
@@ -495,7 +495,7 @@ def test_format_page_example_of_the_model_digest_is_right():
     lines = re.findall(r"^(\S+) bf16 \[.*\] ([0-9a-f]+)\.\.\.$", (ROOT / "man/shardinit-format.5").read_text(), re.M)
     assert [path for path, _ in lines] == ["lm_head.weight", "model.norm.weight"]
     for path, digest in lines:
-        assert digest_of(path).startswith(digest)
+        assert tensor_digest(path).startswith(digest)
 
 
 def test_digests_are_computed_as_the_format_page_defines(odd):

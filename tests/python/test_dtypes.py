@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     return gen_ok(SPEC, tmp_path_factory.mktemp("dtypes"))
 
 
-def values_of(tmp_path, dtype, tensors):
+def generated_values(tmp_path, dtype, tensors):
     """Generates a spec whose tensor lines are `tensors` and returns the values by path."""
     (tmp_path / dtype).mkdir()
     out = gen_ok(HEAD.format(dtype=dtype) + tensors, tmp_path / dtype)
@@ -59,7 +59,7 @@ def test_fp8_rounding_matches_ml_dtypes_at_every_magnitude(dtype, lowest, highes
     most = np.nextafter(np.float32(61440), np.float32(0)) if dtype == "f8e5m2" else np.float32(464)
     spec = "".join(f'  {name}: {{shape: [{count}], shard: [a], init: {{expr: "{sign}min({text}, {float(most)})"}}}}\n'
                    for name, sign in (("plus", ""), ("minus", "-")))
-    exact, rounded = values_of(tmp_path, "f32", spec), values_of(tmp_path, dtype, spec)
+    exact, rounded = generated_values(tmp_path, "f32", spec), generated_values(tmp_path, dtype, spec)
     for name in ("plus", "minus"):
         assert np.unique(exact[name]).size > 0.9 * count * (most / 2.0 ** (highest + 1))
         want = exact[name].astype(DTYPES[dtype])
@@ -73,10 +73,10 @@ def test_fp8_rounding_matches_ml_dtypes_at_every_magnitude(dtype, lowest, highes
                                   '{expr: "normal() * uniform()"}'])
 def test_drawn_values_are_rounded_f32_values(init, tmp_path):
     lines = f"  w: {{shape: [61, 83], shard: [null, a], init: {init}}}\n"
-    exact = values_of(tmp_path, "f32", lines)["w"]
+    exact = generated_values(tmp_path, "f32", lines)["w"]
     for dtype in FLOATS[1:]:
         want = exact.astype(DTYPES[dtype])
-        got = values_of(tmp_path, dtype, lines)["w"]
+        got = generated_values(tmp_path, dtype, lines)["w"]
         if dtype == "f64" and "expr" in init:
             assert np.array_equal(got.astype(np.float32), exact)
             continue
@@ -90,7 +90,7 @@ def test_drawn_values_are_rounded_f32_values(init, tmp_path):
 def test_integer_dtypes_hold_their_extreme_values(dtype, tmp_path):
     info = np.iinfo(DTYPES[dtype])
     low, high = max(info.min, 1 - 2**53), min(info.max, 2**53 - 1)
-    got = values_of(tmp_path, dtype, f"""\
+    got = generated_values(tmp_path, dtype, f"""\
   low: {{shape: [3], init: {{constant: {{value: {low}}}}}}}
   high: {{shape: [3], init: {{constant: {{value: {high}}}}}}}
   up: {{shape: [100], shard: [a], init: {{arange: {{start: {low}}}}}}}

@@ -85,7 +85,7 @@ def start(tmp_path_factory):
     return folder
 
 
-def counts_of(command, calls, cwd):
+def count_calls(command, calls, cwd):
     """Maps each call to its count in the thread that makes it most often."""
     log = cwd.parent / "calls.log"
     run_ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
@@ -96,7 +96,7 @@ def counts_of(command, calls, cwd):
     return counts
 
 
-def steps(text):
+def without_times(text):
     """Removes the times that some commands print."""
     return re.sub(r"[0-9.]+ s \([0-9.]+ GB/s\)|\"seconds\": [0-9.e-]+", "", text)
 
@@ -106,7 +106,7 @@ def steps(text):
 def test_commands_handle_each_failing_system_call(name, kind, start, tmp_path):
     command = COMMANDS[name].split()
     if kind == "close" and name == "inspect of a file":
-        pytest.skip("strace does not close what it says could not be closed, so a pipe does not end")
+        pytest.skip("strace skips the close that it fails, so a pipe stays open")
     shutil.copytree(start, tmp_path / "work")
     good = run_tool(*command, cwd=tmp_path / "work")
     assert good.returncode == 0, good.stderr
@@ -118,7 +118,7 @@ def test_commands_handle_each_failing_system_call(name, kind, start, tmp_path):
 
     fresh()
     before = tree_of(tmp_path / "work")
-    counts = counts_of(command, kind, tmp_path / "work")
+    counts = count_calls(command, kind, tmp_path / "work")
     fresh()
     places = [(call, k, error) for call, n in sorted(counts.items()) for k in range(1, n + 1) for error in KINDS[kind]]
     if not ALL:
@@ -132,7 +132,7 @@ def test_commands_handle_each_failing_system_call(name, kind, start, tmp_path):
         assert result.returncode in STATUSES, f"{where}: {result.returncode} {result.stderr}"
         tree = tree_of(tmp_path / "work")
         if result.returncode == 0:
-            assert steps(result.stdout) == steps(good.stdout), where
+            assert without_times(result.stdout) == without_times(good.stdout), where
         else:
             # If the first write fails, the message cannot be written either.
             assert result.stderr or result.returncode == 1 or call == "write", where

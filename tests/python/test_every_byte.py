@@ -52,7 +52,7 @@ def made(kind, folder):
     return folder / "made"
 
 
-def bytes_of(folder):
+def choose_bytes(folder):
     """Returns the bytes to change as (file, offset), and the number of all bytes."""
     every = [(name, at) for name, data in sorted(tree_of(folder).items()) if data is not None
              for at in range(len(data))]
@@ -61,7 +61,7 @@ def bytes_of(folder):
     return random.Random(f"{DAY} {folder}").sample(every, min(BYTES, len(every))), len(every)
 
 
-def change(path, at, bits):
+def flip_bits(path, at, bits):
     with open(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -73,15 +73,15 @@ def change(path, at, bits):
 @pytest.mark.parametrize("kind", [*SPECS, *FORMATS])
 def test_verify_detects_a_change_of_any_byte(kind, tmp_path):
     folder = made(kind, tmp_path)
-    chosen, number = bytes_of(folder)
+    chosen, number = choose_bytes(folder)
     print(f"SHARDINIT_EVERY_BYTE={DAY}: {len(chosen)} of {number} bytes")
     for name, at in chosen:
         bits = 1 << random.Random(f"{name} {at}").randrange(8)
-        change(folder / name, at, bits)
+        flip_bits(folder / name, at, bits)
         result = run_tool("verify", folder)
         assert result.returncode in (1, 2, 5) and result.stderr, f"{name}, byte {at}, bits {bits:#x}: unnoticed"
         assert result.returncode != 2 or name in ("shardinit-export.json", "manifest.json", "plan.json"), result.stderr
-        change(folder / name, at, bits)
+        flip_bits(folder / name, at, bits)
     run_ok("verify", folder)
 
 
@@ -110,10 +110,10 @@ def test_reshard_detects_changed_bytes_of_an_unfinished_copy(source, tmp_path):
     wanted = tree_of(tmp_path / "wanted")
     part = killed(source, tmp_path, *mesh)
     kept = shutil.copytree(part, tmp_path / "kept")
-    chosen, number = bytes_of(part)
+    chosen, number = choose_bytes(part)
     print(f"SHARDINIT_EVERY_BYTE={DAY}: {len(chosen)} of {number} bytes")
     for name, at in chosen:
-        change(part / name, at, 1 << random.Random(f"{name} {at}").randrange(8))
+        flip_bits(part / name, at, 1 << random.Random(f"{name} {at}").randrange(8))
         run_ok("reshard", source, *mesh, "-o", tmp_path / "to")
         assert tree_of(tmp_path / "to") == wanted, f"{name}, byte {at}"
         for left in [tmp_path / "to", *tmp_path.glob(".to*")]:

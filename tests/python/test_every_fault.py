@@ -63,7 +63,7 @@ FOLDERS = {
 # These continue earlier work: the command that makes it, the change to it, and the command under test.
 PARTS = ["convert", "weights", "--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=2"]
 HALVES = {
-    "reshard over what was left": (FOLDERS["reshard"], lambda out: leave_staged(out), FOLDERS["reshard"]),
+    "reshard over leftovers": (FOLDERS["reshard"], lambda out: leave_staged(out), FOLDERS["reshard"]),
     "gen of the rest": (FOLDERS["gen"], lambda out: lose(out, "manifest.json"), FOLDERS["gen"]),
     "gen --repair": (FOLDERS["gen"], lambda out: flip(out / "ranks/rank-00001.h5"),
                      ["gen", "spec.yaml", "--repair", "-o"]),
@@ -185,20 +185,20 @@ def is_temporary(path):
 
 
 @functools.cache
-def alike():
+def count_common_requests():
     """Counts the memory requests that every command makes first, for its options and HDF5's tables."""
     counted = Counted(*(rule("malloc", "count", when=0, where=where) for where in MEMORY.values()))
     assert run_tool(env=counted.env).returncode == 2
     return {call: count - ENDING for call, count in zip(MEMORY, counted.met())}
 
 
-def state_of(folder):
+def file_states(folder):
     """Returns metadata that changes when a file changes, without reading it."""
     return {path: (info.st_ino, info.st_size, info.st_mtime_ns) for path in sorted(folder.rglob("*"))
             for info in [path.lstat()]}
 
 
-def key_of(tree):
+def tree_key(tree):
     """Returns a key; it is equal for trees that differ only in the random part of temporary names."""
     hash_ = hashlib.sha256()
     masked = [(re.sub(r"-[0-9a-f]{16}", "-X", path), data) for path, data in tree.items()]
@@ -238,7 +238,7 @@ class Command:
         if self.words[0] in THREADS:
             self.words = [self.words[0], "--jobs", "1", *self.words[1:]]
         self.before = tree_of(self.work)
-        self.state = state_of(self.inputs)
+        self.state = file_states(self.inputs)
         self.reset()
         result = self.run()
         assert result.returncode == 0, result
@@ -252,7 +252,7 @@ class Command:
             self.counts.update(dict.fromkeys(MEMORY, 0))
         assert self.in_python or all(self.counts[call] for call in MEMORY)
         # The first command alone tests the calls that all commands share.
-        self.first = {call: 1 if name == COMMANDS[0] else 1 + alike().get(call, 0) for call in CALLS}
+        self.first = {call: 1 if name == COMMANDS[0] else 1 + count_common_requests().get(call, 0) for call in CALLS}
         self.reruns = set()
         self.traced = None
 
@@ -289,7 +289,7 @@ class Command:
         """Returns the files in `work` after checking that files of others are unchanged."""
         tree = tree_of(self.work)
         for name in SENTINELS:
-            need(tree.pop(name, b"") == f"mine: {name}\n".encode(), f"{name} of others is lost or changed")
+            need(tree.pop(name, b"") == f"mine: {name}\n".encode(), f"{name} belongs to others, but is lost or changed")
         return tree
 
     def trace(self):
@@ -332,7 +332,7 @@ class Command:
         for call in self.trace()[:index]:
             disk.apply(*call)
         for tree in disk.states():
-            if key_of({path: data for path, data in tree.items() if path not in SENTINELS}) in self.reruns:
+            if tree_key({path: data for path, data in tree.items() if path not in SENTINELS}) in self.reruns:
                 continue
             shutil.rmtree(self.work)
             self.work.mkdir()
@@ -347,27 +347,27 @@ class Command:
         try:
             result = self.run(env=injected.env)
         except subprocess.TimeoutExpired:
-            raise Wrong("it did not end within a minute") from None
+            raise Wrong("the command did not end within a minute") from None
         finally:
             happened = injected.met()[0] >= index
         self.check_status(result, call, kind, happened)
         left = self.check_left()
         if result.returncode == 0:
             need({path: data for path, data in left.items() if not is_temporary(path)} == self.good,
-                 f"it ended well, with {sorted(left)}: {result.stderr}")
-            need(result.stdout == self.printed, f"it ended well, and printed {result.stdout}")
+                 f"the command succeeded, but left {sorted(left)}: {result.stderr}")
+            need(result.stdout == self.printed, f"the command succeeded, but printed {result.stdout}")
 
     def check_left(self):
         """Checks that the next run can continue from the files that a run left."""
         left = self.look()
-        need(state_of(self.inputs) == self.state, "its inputs changed")
+        need(file_states(self.inputs) == self.state, "the inputs changed")
         for path, data in left.items():
             if not is_temporary(path):
                 need(data in (self.good.get(path, b"-"), self.before.get(path, b"-")),
-                     f"{path} has its name, but not its bytes")
+                     f"{path} has its final name, but not the right bytes")
         if self.reads_only:
-            need(left == {}, f"it left {sorted(left)}")
-        elif (key := key_of(left)) not in self.reruns:
+            need(left == {}, f"the command left {sorted(left)}")
+        elif (key := tree_key(left)) not in self.reruns:
             again = self.run()
             need(again.returncode == 0, f"the next run ended with {again.returncode}: {again.stderr}")
             end = self.look()
@@ -376,7 +376,7 @@ class Command:
         return left
 
     def check_status(self, result, call, kind, happened):
-        status, said = result.returncode, f"it ended with {result.returncode}: {result.stderr}"
+        status, said = result.returncode, f"the command ended with {result.returncode}: {result.stderr}"
         if self.in_python and (call, kind) == ("close", "EINTR"):  # Python treats it as an error.
             need(status == 3, said)
         elif not happened or kind in GOES_ON:
@@ -386,14 +386,14 @@ class Command:
         elif call == "malloc of HDF5":
             need(status in (0, 3, *CRASHES) or self.name == "inspect" and status == 5, said)
         else:
-            # A place without permission is not worth another try.
+            # Without permission for a place, retries cannot succeed.
             need(status in (0, 2 if kind == "EACCES" else 3), said)
             if status != 0 and call in SAYS_WHY:
                 need(os.strerror(getattr(errno, kind.rstrip("+"))) in result.stderr, said)
 
 
 ASKED = [name for name in COMMANDS if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])]
-assert ASKED, f"SHARDINIT_FAULTS: no command is like `{PATTERN}`"
+assert ASKED, f"SHARDINIT_FAULTS: no command matches `{PATTERN}`"
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -530,7 +530,7 @@ def test_out_of_memory_is_not_reported_as_damage(tmp_path):
 
 def test_run_without_free_descriptors_still_knows_its_machine(tmp_path):
     """A run without free file descriptors still knows its machine, so the next run removes its leftovers."""
-    command = Command("reshard over what was left", tmp_path)
+    command = Command("reshard over leftovers", tmp_path)
     for index in range(1, command.counts["open"] + 1):
         command.check("open", index, "EMFILE+")
 

@@ -32,51 +32,51 @@ MORE = {
 }
 
 # Changes that may have no effect: place, new value and reason.
-DEFAULT = "it is the default, or follows from the other one"
-ORDER = "these are in no order"
-LABEL = "a name that means nothing here"
+DEFAULT = "it is the default, or follows from the other axis"
+ORDER = "the order does not matter"
+LABEL = "a name without a meaning here"
 SAME = {
     "draws": {
         r"modules\.geometric\..*\.distribution normal": "another name of untruncated_normal",
         r"modules\.(several|named|batched) without (in|out)_axis": DEFAULT,
         r"modules\.(several|named)\.in_axis 1 before 0": ORDER,
         r"modules\.named\.axes 2 before 1": "both are inputs",
-        r"modules\.batched\.out_axis 1": "the same one, counted from the beginning",
+        r"modules\.batched\.out_axis 1": "the same axis, counted from the beginning",
         r"modules\.orthogonal\..* without column_axis": DEFAULT,
     },
     "keys": {
         r"modules\.seed\.key\.jax\.1\.split\.0 \d+": "each of JAX's keys follows from its own index",
     },
     "laid_out": {
-        r"layouts\.one\.norm\.\{i\}\.repeat\.i \d+": "the others are left out",
-        r"layouts\.one\..*\.shard one less": "another dimension is whole",
+        r"layouts\.one\.norm\.\{i\}\.repeat\.i \d+": "the layout leaves out other layers",
+        r"layouts\.one\..*\.shard one less": "trailing dimensions are unsharded by default",
         r"layouts\.(two\.keep|three\.omit) one more": ORDER,
     },
     "languages": {
         r"sharding\.1\.megatron without axis": DEFAULT,
-        r"sharding\.1\.megatron without num_experts": "it is the dimension of the experts",
+        r"sharding\.1\.megatron without num_experts": "the size of the expert dimension is the default",
         r"modules\.both\.axes\.2 \"nullx\"": LABEL,
     },
     "modules": {
         r"vars\.sizes one more": "no layer has that index",
-        r"assert\.1.*message.*": "what holds is not said",
-        r"blocks\.feed\.args 1 before 0": "they are given by name",
-        r"modules\.layers\.gate without when": "it holds",
+        r"assert\.1.*message.*": "the message of a true assertion is not printed",
+        r"blocks\.feed\.args 1 before 0": "arguments are given by name",
+        r"modules\.layers\.gate without when": "its condition is true",
     },
     "sharded": {
         r"sharding\.0\.rules (one more|2 before 1)": "the rules of one logical axis stay in their order",
         r"sharding\.\d\..* without axis": DEFAULT,
     },
     "stream": {
-        r"engine torch_cpu/2\.13/avx2": "what torch_cpu stands for",
+        r"engine torch_cpu/2\.13/avx2": "`torch_cpu` is short for this engine",
         r"layouts\.joined\.keep (one more|\d before \d)": ORDER,
     },
     "training": {
-        r"training\.batch one less": "no other axis is left for it",
+        r"training\.batch one less": "no other axis remains",
         r".*\.axes\.\d \"embedx\"": LABEL,
     },
     "weights": {
-        r"sources\.base\.must_have.*|sources\.base without .*": "it only refuses",
+        r"sources\.base\.must_have.*|sources\.base without .*": "it only rejects sources",
         r"modules\.rows\.init\.parts without axis": DEFAULT,
     },
 }
@@ -172,7 +172,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def looks(name, text, folder):
+def outputs(name, text, folder):
     """Yields the output of each command for the spec, or None as soon as one rejects it."""
     spec = folder / "spec.yaml"
     spec.write_text(text)
@@ -194,11 +194,11 @@ def looks(name, text, folder):
 def test_every_change_of_a_spec_changes_an_output(name, folder):
     digest = run_ok("digest", "base", cwd=folder).stdout.split()[-2]
     text = SPECS[name].replace("BASE", digest)
-    before = list(looks(name, text, folder))
+    before = list(outputs(name, text, folder))
     assert None not in before
     same, excused = [], set()
     for path, what, changed in changes(text):
-        if all(look == now for look, now in zip(before, looks(name, changed, folder))):
+        if all(look == now for look, now in zip(before, outputs(name, changed, folder))):
             label = f"{'.'.join(path)} {what}"
             reasons = [pattern for pattern in SAME.get(name, {}) if re.fullmatch(pattern, label)]
             excused.update(reasons)

@@ -28,12 +28,12 @@ def read_safetensors(path):
     tensors, end = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         first, last = entry["data_offsets"]
-        assert first == end, "a gap or an overlap"
+        assert first == end, "tensors leave a gap or overlap"
         end = last
         dtype = NAMES[entry["dtype"]]
         count = int(np.prod(entry["shape"], dtype=int))
         size = (last - first) // count
-        assert (8 + length + first) % size == 0, "not aligned to its elements"
+        assert (8 + length + first) % size == 0, "a tensor is not aligned to its elements"
         words = np.frombuffer(data, f"<u{size}", count, 8 + length + first)
         tensors[name] = dtype, words.reshape(entry["shape"])
     assert len(data) == 8 + length + end
@@ -206,7 +206,7 @@ def test_signals_end_an_export_without_leftovers(number, to, files, tmp_path):
                            stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not list(folder.glob(f".out.tmp-*/{files}")):
-        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        assert run.poll() is None and time.monotonic() < deadline, "the run ended before the signal"
         time.sleep(0.005)
     run.send_signal(number)
     _, stderr = run.communicate(timeout=20)

@@ -30,12 +30,12 @@ TYPES = ("shardinit: 1\nname: types\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nini
                    for d in DTYPES))
 
 
-def words_of(tensor):
+def tensor_words(tensor):
     return tensor.detach().contiguous().view(WORDS[tensor.element_size()]).numpy()
 
 
 def equal(tensor, words):
-    held = words_of(tensor)
+    held = tensor_words(tensor)
     return held.shape == words.shape and (held.view(words.dtype) == words).all()
 
 
@@ -249,7 +249,7 @@ def test_dcp_export_loads_in_several_processes(world, tmp_path):
 
 
 # No mesh divides the extents of the second model.
-def by_toy(d, ff, vocab, layers=2):
+def toy_spec(d, ff, vocab, layers=2):
     layer = "".join(f"      {name}: {{shape: [{shape}], init: {{normal: {{std: 0.02}}}}}}\n" for name, shape in [
         ("up.weight", f"{ff}, {d}"), ("down.weight", f"{d}, {ff}"), ("norm.weight", d)])
     return (f"shardinit: 1\nname: toy\ndtype: f32\nmodules:\n  embed.weight: {{shape: [{vocab}, {d}], init: "
@@ -311,7 +311,7 @@ def load_sharded(folder, expected, sizes, tensor_parallel):
 @pytest.mark.parametrize("sizes, tensor_parallel", [((16, 32, 64), True), ((7, 13, 23), False), ((10, 6, 23), True)],
                          ids=["even", "uneven", "uneven with TP"])
 def test_dcp_export_loads_with_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
-    toy = Exported(tmp_path, by_toy(*sizes))
+    toy = Exported(tmp_path, toy_spec(*sizes))
     spawn_it(4, tmp_path, load_sharded, str(toy.path), toy.expected, sizes, tensor_parallel)
 
 

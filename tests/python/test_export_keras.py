@@ -47,7 +47,7 @@ def export(spec, out, *arguments):
     return out
 
 
-def variables_of(path):
+def read_variables(path):
     """Maps each path to (type in the file, attributes, words) of its dataset."""
     found = {}
 
@@ -63,12 +63,12 @@ def variables_of(path):
     return {name: (types[name], attributes, words) for name, (attributes, words) in found.items()}
 
 
-def expected_one(folder):
+def expected_words(folder):
     """Maps paths in Keras to words, for a checkpoint whose paths are Keras's."""
     return {path.replace(".", "/"): words for path, (_, words) in reassemble(folder).items()}
 
 
-def is_equal(variables, expected):
+def assert_same_words(variables, expected):
     assert variables.keys() == expected.keys()
     for path, (_, _, words) in variables.items():
         assert words.shape == expected[path].shape and (words == expected[path]).all(), path
@@ -77,7 +77,7 @@ def is_equal(variables, expected):
 # Keras --------------------------------------------------------------------------
 
 
-def model_of(keras):
+def make_model(keras):
     """Returns a model with many kinds of layers: attributes, lists, nested lists, variables
     of the model itself."""
     layers = keras.layers
@@ -131,24 +131,24 @@ def test_keras_loads_exported_weights(tmp_path, monkeypatch):
     # The constructors' values do not matter, and JAX takes long to compile them.
     for initializer in [keras.initializers.VarianceScaling, keras.initializers.RandomUniform]:
         monkeypatch.setattr(initializer, "__call__", lambda _, shape, dtype=None: keras.ops.zeros(shape, dtype))
-    model = model_of(keras)
+    model = make_model(keras)
     text = skeleton(model)
     text = re.sub(r"(dtype: b?f\d+, init: )zeros", r"\1{normal: {std: 0.5}}", text)
     text = text.replace("init: zeros", "init: {expr: 'mod(row * 7 + col, 2)'}")
     (tmp_path / "spec.yaml").write_text(text)
-    expected = expected_one(gen_ok(tmp_path / "spec.yaml", tmp_path))
+    expected = expected_words(gen_ok(tmp_path / "spec.yaml", tmp_path))
     export(tmp_path / "spec.yaml", tmp_path / "one")
     export(tmp_path / "spec.yaml", tmp_path / "many", "--max-shard-size", "2KB")
     assert len(list((tmp_path / "many").glob("model_*.weights.h5"))) > 5
-    ours = variables_of(tmp_path / "one/model.weights.h5")
-    is_equal(ours, expected)
+    ours = read_variables(tmp_path / "one/model.weights.h5")
+    assert_same_words(ours, expected)
     for name in ["one/model.weights.h5", "many/model.weights.json"]:
         for variable in model.variables:
             variable.assign(np.full(variable.shape, 7))
         model.load_weights(tmp_path / name)
         model.save_weights(tmp_path / "saved.weights.h5")
-        theirs = variables_of(tmp_path / "saved.weights.h5")
-        is_equal(theirs, expected)
+        theirs = read_variables(tmp_path / "saved.weights.h5")
+        assert_same_words(theirs, expected)
     for path, (datatype, attributes, _) in theirs.items():
         assert ours[path][0].equal(datatype) and ours[path][1] == attributes, path
     types = {str(keras.backend.standardize_dtype(v.dtype)) for v in model.variables}
@@ -212,7 +212,7 @@ def test_keras_export_bytes_do_not_depend_on_mesh_or_threads(repeated, tmp_path)
 
 def test_keras_export_does_not_cut_layers(repeated, tmp_path):
     out = export(repeated, tmp_path / "out", "--max-shard-size", "200")
-    files = {p.name: variables_of(p) for p in out.glob("*.h5")}
+    files = {p.name: read_variables(p) for p in out.glob("*.h5")}
     assert sorted(files) == [f"model_{i:05}.weights.h5" for i in range(4)]
     index = json.loads((out / "model.weights.json").read_text())
     assert index["weight_map"] == {
@@ -221,8 +221,8 @@ def test_keras_export_does_not_cut_layers(repeated, tmp_path):
     assert index["metadata"]["total_size"] == sum(
         words.nbytes for variables in files.values() for _, _, words in variables.values()
     )
-    one = variables_of(export(repeated, tmp_path / "one") / "model.weights.h5")
-    is_equal({path: v for variables in files.values() for path, v in variables.items()},
+    one = read_variables(export(repeated, tmp_path / "one") / "model.weights.h5")
+    assert_same_words({path: v for variables in files.values() for path, v in variables.items()},
           {path: words for path, (_, _, words) in one.items()})
 
 
@@ -237,7 +237,7 @@ def test_keras_export_keeps_scattered_variables_in_one_file(order, size, tmp_pat
     out = export(tmp_path / "spec.yaml", tmp_path / "out", "--max-shard-size", size)
     found, files_of = {}, {}
     for file in sorted(out.glob("*.h5")):
-        for path, (_, _, words) in variables_of(file).items():
+        for path, (_, _, words) in read_variables(file).items():
             assert path not in found
             found[path] = words.view("<f4").tolist()
             files_of.setdefault(path.rpartition("/")[0], set()).add(file.name)
@@ -260,7 +260,7 @@ def test_keras_export_numbers_paths_like_keras(tmp_path):
              "0.c.vars.0": "0/c/vars/0", "layers.9999999999.vars.0": "layers_9999999999/vars/0"}
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
         f"  {path}: {{shape: [], init: {{constant: {{value: {n}}}}}}}\n" for n, path in enumerate(names)))
-    found = variables_of(export(tmp_path / "spec.yaml", tmp_path / "out") / "model.weights.h5")
+    found = read_variables(export(tmp_path / "spec.yaml", tmp_path / "out") / "model.weights.h5")
     assert {path: words.view("<f4").item() for path, (_, _, words) in found.items()} == {
         name: n for n, name in enumerate(names.values())}
 

@@ -27,7 +27,7 @@ def export(folder, name, *arguments, **sizes):
     return folder / "out", {path: words for path, (_, words) in reassemble(folder / "gen").items()}
 
 
-def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict):
+def load_and_compare(rank, world, rendezvous, folder, expected, experts, degrees, strict):
     """A process that loads into each virtual stage and compares every parameter, at the place that Megatron gives
     it."""
     import torch.distributed as dist
@@ -63,9 +63,9 @@ def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict)
     dist.destroy_process_group()
 
 
-def spawn_it(world, rendezvous, *arguments):
+def spawn_ranks(world, rendezvous, *arguments):
     rendezvous.mkdir()
-    start(world, load_it, world, str(rendezvous), *arguments)
+    start(world, load_and_compare, world, str(rendezvous), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ def dense(tmp_path_factory):
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"pipe": 2, "virtual": 2}], ids=str)
 def test_megatron_loads_an_exported_gpt(degrees, dense, tmp_path):
     world = degrees.get("tensor", 1) * degrees.get("pipe", 1)
-    spawn_it(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
+    spawn_ranks(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"expert": 2}], ids=str)
 def test_megatron_loads_an_exported_mixture_of_experts(degrees, tmp_path):
     folder, expected = export(tmp_path, "mixtral-8x7b", "--mesh", "expert=2", experts=EXPERTS)
     world = degrees.get("tensor", 1) * degrees.get("expert", 1)
-    spawn_it(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
+    spawn_ranks(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
 
 
 def test_megatron_export_has_the_files_of_a_checkpoint(dense, tmp_path):

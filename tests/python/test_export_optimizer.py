@@ -64,7 +64,7 @@ class Model(nn.Module):
 TOKENS = torch.tensor([1, 4, 9, 1, 0, 10])
 
 
-def step_it(model, optimizer):
+def take_step(model, optimizer):
     nn.functional.cross_entropy(model(TOKENS), TOKENS.roll(1)).backward()
     optimizer.step()
 
@@ -84,11 +84,11 @@ def made_by_hand(values, make):
     model = Model()
     model.load_state_dict(values)
     optimizer = make(model)
-    step_it(model, optimizer)
+    take_step(model, optimizer)
     return model, optimizer
 
 
-def load_it(folder, model, optimizer, with_groups):
+def load_checkpoint(folder, model, optimizer, with_groups):
     """Loads the checkpoint as trainers do when they resume."""
     held, optim = state_dict.get_state_dict(model, optimizer)
     wanted = optim if with_groups else {"state": optim["state"]}
@@ -96,16 +96,16 @@ def load_it(folder, model, optimizer, with_groups):
     state_dict.set_state_dict(model, optimizer, model_state_dict=held, optim_state_dict=optim)
 
 
-def whole(tensor):
+def gathered(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def same_bits(a, b):
-    a, b = whole(a), whole(b)
+    a, b = gathered(a), gathered(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
 
 
-def are_equal(model, optimizer, other, optimizer_of_other):
+def assert_same_training_state(model, optimizer, other, optimizer_of_other):
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
         assert same_bits(a, b), name
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
@@ -154,19 +154,19 @@ def test_first_step_uses_the_runs_own_hyperparameters(export, values):
     out = export("moments", "adamw")
     model = Model()
     optimizer = two_groups(model)
-    load_it(out, model, optimizer, with_groups=False)
+    load_checkpoint(out, model, optimizer, with_groups=False)
     assert all(state["step"] == 0 and not state["exp_avg"].any() for state in optimizer.state.values())
-    step_it(model, optimizer)
-    are_equal(model, optimizer, *made_by_hand(values, two_groups))
+    take_step(model, optimizer)
+    assert_same_training_state(model, optimizer, *made_by_hand(values, two_groups))
 
 
 def test_first_step_uses_the_exports_hyperparameters(export, values):
     out = export("inline", INLINE)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
-    load_it(out, model, optimizer, with_groups=True)
-    step_it(model, optimizer)
-    are_equal(model, optimizer, *made_by_hand(values, one_group))
+    load_checkpoint(out, model, optimizer, with_groups=True)
+    take_step(model, optimizer)
+    assert_same_training_state(model, optimizer, *made_by_hand(values, one_group))
 
 
 @pytest.mark.parametrize("more", [{}, {"amsgrad": True, "foreach": False, "maximize": True}])
@@ -176,9 +176,9 @@ def test_first_step_uses_groups_that_a_run_wrote(folder, export, values, more):
     model = Model()
     optimizer = two_groups(model, **{**more, "lr": 7.0, "eps": 1.0})
     optimizer.param_groups[1]["weight_decay"] = 3.0
-    load_it(out, model, optimizer, with_groups=True)
-    step_it(model, optimizer)
-    are_equal(model, optimizer, *made_by_hand(values, lambda made: two_groups(made, **more)))
+    load_checkpoint(out, model, optimizer, with_groups=True)
+    take_step(model, optimizer)
+    assert_same_training_state(model, optimizer, *made_by_hand(values, lambda made: two_groups(made, **more)))
 
 
 def test_optimizer_export_has_pytorchs_names_and_groups(folder, export, values, tmp_path):
@@ -209,8 +209,8 @@ def test_optimizer_export_becomes_one_torch_file(export, values, tmp_path):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
     state_dict.set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optim"])
-    step_it(model, optimizer)
-    are_equal(model, optimizer, *made_by_hand(values, one_group))
+    take_step(model, optimizer)
+    assert_same_training_state(model, optimizer, *made_by_hand(values, one_group))
 
 
 def test_integers_and_buffers_have_no_optimizer_state(export):
@@ -327,15 +327,15 @@ def test_tensors_tied_only_in_the_spec_have_separate_states(engine, tmp_path):
     model = Model()
     model.head.weight = nn.Parameter(torch.zeros(11, 6))
     optimizer = one_group(model)
-    load_it(tmp_path / "out", model, optimizer, True)
+    load_checkpoint(tmp_path / "out", model, optimizer, True)
     other = Model()
     other.head.weight = nn.Parameter(torch.zeros(11, 6))
     other.load_state_dict(model.state_dict())
     assert same_bits(model.head.weight, model.embed.weight) and model.head.weight is not model.embed.weight
     again = one_group(other)
-    step_it(model, optimizer)
-    step_it(other, again)
-    are_equal(model, optimizer, other, again)
+    take_step(model, optimizer)
+    take_step(other, again)
+    assert_same_training_state(model, optimizer, other, again)
 
 
 LARGE = """
@@ -407,7 +407,7 @@ def test_verify_does_not_compare_optimizer_entries(folder, export, tmp_path):
     # The same holds for a folder that PyTorch saved.
     model = Model()
     optimizer = one_group(model)
-    load_it(out, model, optimizer, with_groups=True)
+    load_checkpoint(out, model, optimizer, with_groups=True)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     assert "27 entries of an optimizer" in run_ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
@@ -454,14 +454,14 @@ def sharded(folder, values):
             fully_shard(part, mesh=mesh)
         fully_shard(each, mesh=mesh)
     optimizer, by_hand = one_group(model), one_group(wanted)
-    load_it(folder, model, optimizer, with_groups=True)
+    load_checkpoint(folder, model, optimizer, with_groups=True)
     placed = {name: distribute_tensor(tensor, mesh, p.placements, src_data_rank=None)
               for name, tensor in values.items() if isinstance(p := model.state_dict()[name], DTensor)}
     for name, tensor in placed.items():
         assert same_bits(model.state_dict()[name], tensor), name
-    step_it(model, optimizer)
-    step_it(wanted, by_hand)
-    are_equal(model, optimizer, wanted, by_hand)
+    take_step(model, optimizer)
+    take_step(wanted, by_hand)
+    assert_same_training_state(model, optimizer, wanted, by_hand)
 
 
 def test_optimizer_export_loads_with_fsdp_in_two_processes(export, values, tmp_path):

@@ -30,7 +30,7 @@ def nearest(x):
     return np.float32(float(mpmath.nint(x / ulp) * ulp))
 
 
-def ulps_of(a, b):
+def ulp_distance(a, b):
     """Returns the distance in units of the last place between positive f32 arrays."""
     return np.abs(a.view(np.int32).astype(np.int64) - b.view(np.int32).astype(np.int64))
 
@@ -79,7 +79,7 @@ def test_rope_is_correctly_rounded(tensors, path, exact, theirs, differing, larg
     assert np.array_equal(ours, [nearest(exact(i)) for i in range(DIM // 2)])
     # Transformers rounds at each step: a power, a division, and four more to interpolate. Where the results differ, its
     # result is farther from the exact value.
-    ulps = ulps_of(ours, theirs)
+    ulps = ulp_distance(ours, theirs)
     assert (np.count_nonzero(ulps), ulps.max()) == (differing, largest)
     assert np.count_nonzero(ulps > 1) <= 2
     for i in np.flatnonzero(ulps):
@@ -113,7 +113,7 @@ def test_rope_yarn_scaling_is_correctly_rounded(tensors):
         "rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": old,
         "beta_fast": 32, "beta_slow": 1})
     theirs, _ = rope._compute_yarn_parameters(config, "cpu")
-    assert ulps_of(ours, theirs.numpy()).max() <= 4
+    assert ulp_distance(ours, theirs.numpy()).max() <= 4
 
 
 def test_sinusoidal_positions_are_correctly_rounded(tensors):
@@ -232,15 +232,15 @@ def test_gen_rejects_an_expression_that_is_nan(tmp_path):
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def tensors_of(text):
+def shapes(text):
     with shardinit.open_spec(text=text) as spec:
         return {path: tensor.global_shape for path, tensor in spec.tensors.items()}
 
 
-def sized(names, expressions):
+def evaluate_as_extents(names, expressions):
     """Evaluates expressions of whole numbers as extents of tensors."""
     lines = [f"  t{i}: {{shape: ['{expression}'], init: zeros}}" for i, expression in enumerate(expressions)]
-    found = tensors_of("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
+    found = shapes("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
     return [size for size, in found.values()]
 
 
@@ -261,10 +261,10 @@ def test_integers_above_2_to_53_are_computed_exactly(large):
                               ("round_up(a, 1) - a + 1", 1), ("b / 1 - a", 1)]:
         expressions.append(expression)
         wanted.append(value)
-    assert sized(f"a: {a}, b: {b}", expressions) == wanted
+    assert evaluate_as_extents(f"a: {a}, b: {b}", expressions) == wanted
 
 
 def test_when_compares_integers_above_2_to_53_exactly():
-    assert tensors_of("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
+    assert shapes("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
                    "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
                    "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n") == {"here": (1,)}

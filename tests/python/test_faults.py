@@ -402,7 +402,7 @@ LEFT_OVERS = [f".plan.json.tmp-{BITS}", f".manifest.json.tmp-{BITS}", f".index.h
               f"ranks/.rank-00000.h5.tmp-{BITS}", f"ranks/.rank-123456.json.tmp-{BITS}"]
 
 
-def put(folder, names):
+def write_files(folder, names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
@@ -412,7 +412,7 @@ def put(folder, names):
 def test_gen_and_finalize_keep_files_of_the_user(command, good, spec, tmp_path):
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     (out / "manifest.json").unlink()
-    put(out, MINE + LEFT_OVERS)
+    write_files(out, MINE + LEFT_OVERS)
     run_ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
     mine = {name: b"mine" for name in MINE}
     assert {name: data for name, data in tree_of(out).items() if data is not None} == {
@@ -423,7 +423,7 @@ def test_export_keeps_files_next_to_it(spec, tmp_path):
     old, young = f".out.tmp-{BITS}", f".out.tmp-{BITS[:-2]}aa"
     mine = [".out.tmp-mine/a", f".out.tmp-{BITS.upper()}/a", f".outer.tmp-{BITS}/a", f".out.tmp-{BITS[:-1]}/a",
             f".out.tmp-{BITS[:-2]}bb"]  # A file cannot be the folder of an export.
-    put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
+    write_files(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
     for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
         os.utime(path, (0, 0))
     run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
@@ -536,12 +536,12 @@ def test_gen_exits_with_status_3_if_a_rank_vanishes(spec, good, tmp_path):
 BARE = ["-e", "inject=renameat2:error=EINVAL", "-e", "inject=linkat:error=EPERM"]
 
 
-def slow_of(calls, seconds, *more):
+def delayed(calls, seconds, *more):
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls},renameat2,linkat",
             "-e", f"inject={calls}:delay_enter={int(seconds * 1e6)}", *more]
 
 
-def start_of(*command, wrap=()):
+def begin_run(*command, wrap=()):
     return subprocess.Popen([*map(str, wrap), BINARY, *map(str, command)], env=CLEAN, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -563,7 +563,7 @@ def other(tmp_path):
 def test_one_of_two_simultaneous_plans_fails_without_hard_links(spec, other, good, tmp_path):
     for turn in range(10):
         out = tmp_path / str(turn)
-        runs = [start_of("gen", path, "-o", out, wrap=slow_of("fdatasync", 0.01, *BARE)) for path in (spec, other)]
+        runs = [begin_run("gen", path, "-o", out, wrap=delayed("fdatasync", 0.01, *BARE)) for path in (spec, other)]
         for run in runs:
             run.communicate(timeout=60)
         assert sorted(run.returncode for run in runs) == [0, 4]
@@ -590,7 +590,7 @@ def test_gen_resumes_after_sigkill_during_its_claim(spec, good, tmp_path):
 def test_suspended_gen_leaves_another_plans_folder_unchanged(point, spec, other, good, tmp_path):
     """A suspended run that continues after its folder was given to another plan leaves that plan's files unchanged."""
     out = tmp_path / "out"
-    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.15))
+    run = begin_run("gen", spec, "-o", out, "--jobs", "1", wrap=delayed("fsync", 0.15))
     wait_for((out / point).exists)
     child = int(pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0])
     os.kill(child, signal.SIGSTOP)
@@ -609,7 +609,7 @@ def test_gen_exits_with_status_3_if_its_plan_is_lost(spec, good, tmp_path):
     """A run whose plan.json disappears fails with status 3, since the file may only not be visible yet; the same
     command completes the folder."""
     out = tmp_path / "out"
-    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
+    run = begin_run("gen", spec, "-o", out, "--jobs", "1", wrap=delayed("fsync", 0.05))
     wait_for((out / "ranks/rank-00001.json").exists)
     (out / "plan.json").unlink()
     _, stderr = run.communicate(timeout=60)
@@ -625,7 +625,7 @@ def test_gen_exits_with_status_3_if_its_plan_is_lost(spec, good, tmp_path):
 def test_gen_completes_a_folder_that_is_moved(replaced, spec, good, tmp_path):
     """A run whose folder is moved completes it there and reports the move, even if another folder has the old name."""
     out = tmp_path / "deep/out"
-    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
+    run = begin_run("gen", spec, "-o", out, "--jobs", "1", wrap=delayed("fsync", 0.05))
     wait_for((out / "ranks/rank-00001.json").exists)
     (tmp_path / "deep").rename(tmp_path / "moved")
     if replaced:
@@ -638,7 +638,7 @@ def test_gen_completes_a_folder_that_is_moved(replaced, spec, good, tmp_path):
 
 # Nodes whose locks are their own ------------------------------------------------
 
-def node_of(number, tmp_path):
+def simulated_node(number, tmp_path):
     """Returns a command prefix that simulates the machine of this number, which does not see locks of other
     machines."""
     boot = tmp_path / f"boot-{number}"
@@ -651,7 +651,7 @@ def node_of(number, tmp_path):
 
 @pytest.fixture
 def nodes(tmp_path):
-    made = [node_of(number, tmp_path) for number in range(3)]
+    made = [simulated_node(number, tmp_path) for number in range(3)]
     if subprocess.run([*made[0], "true"], capture_output=True).returncode:
         pytest.skip("no namespaces here")
     return made
@@ -663,7 +663,7 @@ def test_simultaneous_nodes_keep_each_others_files(ranks, nodes, spec, good, tmp
         out = tmp_path / str(turn)
         runs = []
         for node, which in zip(nodes, ranks):
-            runs.append(start_of("gen", spec, "-o", out, "--ranks", which, wrap=node))
+            runs.append(begin_run("gen", spec, "-o", out, "--ranks", which, wrap=node))
             time.sleep(0.1)
         for run in runs:
             _, stderr = run.communicate(timeout=60)
@@ -691,7 +691,7 @@ def test_signals_end_gen_cleanly(number, tmp_path):
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not any(p.is_file() and p.stat().st_size > 1 << 24 for p in out.rglob("*rank-*")):
-        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        assert run.poll() is None and time.monotonic() < deadline, "the run ended before the signal"
         time.sleep(0.005)
     start = time.monotonic()
     run.send_signal(number)
@@ -711,7 +711,7 @@ def test_gen_resumes_after_sigint(tmp_path):
     run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not list((tmp_path / "out").glob("ranks/rank-*.json")):
-        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        assert run.poll() is None and time.monotonic() < deadline, "the run ended before the signal"
         time.sleep(0.002)
     run.send_signal(signal.SIGINT)
     _, stderr = run.communicate(timeout=20)
@@ -804,7 +804,7 @@ def test_verify_detects_flipped_bits_in_every_file(name, damaged):
     run_ok("verify", damaged)
 
 
-def truncate_of(name):
+def halve(name):
     os.truncate(name, name.stat().st_size // 2)
 
 
@@ -825,17 +825,17 @@ def zero(name):
         file.write(b"\0" * (end - start))
 
 
-def folder_of(name):
+def replace_by_folder(name):
     name.unlink()
     name.mkdir()
 
 
-def link_of(name):
+def replace_by_link(name):
     name.rename(name.with_name("elsewhere"))
     name.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("damage", [truncate_of, extend, empty, zero, folder_of, pathlib.Path.unlink],
+@pytest.mark.parametrize("damage", [halve, extend, empty, zero, replace_by_folder, pathlib.Path.unlink],
                          ids=lambda f: f.__name__.lower())
 def test_verify_finds_a_damaged_rank_file(damage, damaged):
     damage(damaged / "ranks/rank-00002.h5")
@@ -887,7 +887,7 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
     if damage in ("data", "head"):
         flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
     elif damage == "cut":
-        truncate_of(path)
+        halve(path)
     else:
         path.rename(tmp_path / "elsewhere")
     if damage == "link":
@@ -1039,7 +1039,7 @@ def test_verify_rejects_manifest_paths_outside_the_folder(damaged, tmp_path):
 
 # Hostile files ----------------------------------------------------------------
 
-def external_of(file, _):
+def external_data(file, _):
     file.create_dataset("w", (16,), "u1", external=[("/etc/passwd", 0, 16)])
 
 
@@ -1086,7 +1086,7 @@ def wrong_types(file, _):
     file.attrs["rank"], file.attrs["mesh_axes"] = "zero", 3
 
 
-def names_of(file, _):
+def hostile_names(file, _):
     file.create_dataset("a\x1b[31mred\n/..", (1,), "u1").attrs["path"] = "../\x1b[31m"
 
 
@@ -1113,8 +1113,8 @@ def endless(file, folder):
     h5py.h5d.create(file.id, b"w", h5py.h5t.NATIVE_UINT8, whole, create)
 
 
-@pytest.mark.parametrize("make", [external_of, virtual, endless, external_link, soft_link, cycle, deep, shape_bomb, filtered,
-                                  huge_attribute, wrong_types, names_of, compound, many],
+@pytest.mark.parametrize("make", [external_data, virtual, endless, external_link, soft_link, cycle, deep, shape_bomb,
+                                  filtered, huge_attribute, wrong_types, hostile_names, compound, many],
                          ids=lambda f: f.__name__)
 @pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
 def test_inspect_and_verify_survive_hostile_hdf5(make, libver, damaged, tmp_path):
@@ -1147,7 +1147,7 @@ def test_hdf5_reader_process_accesses_no_files(good, tmp_path):
     assert not [line for line in lines if line.startswith(child) and "open" in line]
 
 
-def paths(file, levels, name):
+def make_many_paths(file, levels, name):
     """Ten names for the same group at each level make 10^levels paths to a dataset."""
     group = file.create_group("g")
     group.create_dataset(name, (0,), "f4")
@@ -1160,13 +1160,13 @@ def paths(file, levels, name):
 
 def test_inspect_output_is_limited_by_the_file_size(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        paths(file, 5, "x" * 60)
+        make_many_paths(file, 5, "x" * 60)
     size = (tmp_path / "x.h5").stat().st_size
     for arguments in [], ["--json"]:
         result = run_tool("inspect", tmp_path / "x.h5", *arguments, timeout=20)
         assert result.returncode == 5 and "too much for a file of this size" in result.stderr
     with h5py.File(tmp_path / "y.h5", "w") as file:  # One long path among many short ones.
-        paths(file, 1, "x" * 4000)
+        make_many_paths(file, 1, "x" * 4000)
         many(file, tmp_path)
     size = (tmp_path / "y.h5").stat().st_size
     assert len(run_ok("inspect", tmp_path / "y.h5").stdout) < size

@@ -16,7 +16,7 @@ from support import DTYPES, reassemble, run_json, run_ok, run_tool, table_file, 
 SEED = 5
 
 
-def words_of(dtype, shape, rng=None):
+def random_words(dtype, shape, rng=None):
     """Returns arbitrary bits, including NaN of all kinds, -0, and whole numbers that f64 cannot
     represent."""
     rng = rng or np.random.default_rng(SEED)
@@ -26,15 +26,16 @@ def words_of(dtype, shape, rng=None):
     return np.frombuffer(rng.bytes(size * int(np.prod(shape, dtype=int))), f"<u{size}").reshape(shape)
 
 
-def beside(folder, words):
+def add_table(folder, words):
     """Writes a file to `folder`/tables and returns its path relative to `folder`."""
     (folder / "tables").mkdir(exist_ok=True)
     return f"tables/{table_file(folder / 'tables', words).name}"
 
 
-def spec_of(folder, tensors, more="", name="spec.yaml"):
+def write_spec(folder, tensors, more="", name="spec.yaml"):
     """Writes a spec of tensors name → (dtype, words, other keys)."""
-    lines = [f"  {path}: {{shape: {list(words.shape)}, dtype: {dtype}, init: {{file: {beside(folder, words)}}}{keys}}}\n"
+    lines = [f"  {path}: {{shape: {list(words.shape)}, dtype: {dtype}, "
+             f"init: {{file: {add_table(folder, words)}}}{keys}}}\n"
              for path, (dtype, words, keys) in tensors.items()]
     path = folder / name
     path.write_text(f"shardinit: 1\nname: files\nuneven: chunk\nmesh: {{axes: {{a: 2, b: 3}}}}\nmodules:\n{''.join(lines)}{more}")
@@ -52,10 +53,10 @@ def all_types(tmp_path):
     cuts = ["[a, b]", "[b, a]", "[[a, b], null]", "[null, a]", "[null, [b, a]]"]
     tensors = {}
     for number, dtype in enumerate(DTYPES):
-        tensors[dtype] = dtype, words_of(dtype, (13, 37)), f", shard: {cuts[number % len(cuts)]}"
+        tensors[dtype] = dtype, random_words(dtype, (13, 37)), f", shard: {cuts[number % len(cuts)]}"
     tensors["scalar"] = "f32", np.array(0x7FA00001, "<u4"), ""
     tensors["minus_zero"] = "bf16", np.full([5], 0x8000, "<u2"), ", shard: [a]"
-    return tensors, spec_of(tmp_path, tensors)
+    return tensors, write_spec(tmp_path, tensors)
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=3", "a=1,b=7"])
@@ -119,7 +120,7 @@ def test_checkpoint_is_read_without_the_files_of_its_spec(all_types, tmp_path):
 
 
 def test_file_tensors_work_with_layouts_ties_and_padding(tmp_path):
-    words = words_of("bf16", (12, 10))
+    words = random_words("bf16", (12, 10))
     tensors = {"w": ("bf16", words, ", shard: [a, b]"), "v": ("bf16", words, ", tie: w")}
     more = """  drawn: {shape: [12, 10], dtype: bf16, init: {normal: {std: 1}}}
 layouts:
@@ -128,7 +129,7 @@ layouts:
     stacked: {from: {stack: {axis: 1, of: [w, drawn, v]}}, shard: [null, a, b]}
     padded: {from: {pad: {axis: 1, to: 16, value: 1, of: {slice: {axis: 0, start: 3, stop: 9, of: w}}}}, shard: [b, a]}
 """
-    spec = spec_of(tmp_path, tensors, more)
+    spec = write_spec(tmp_path, tensors, more)
     drawn = reassemble(gen_ok(spec, tmp_path))
     equal(tmp_path / "out", tensors)
     run_ok("gen", spec, "-o", tmp_path / "other", "--layout", "other")
@@ -145,12 +146,12 @@ layouts:
 def test_file_paths_are_relative_to_their_spec(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "here").mkdir()
-    one, other = words_of("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
-    spec_of(tmp_path / "base", {"w": ("f32", one, "")})
+    one, other = random_words("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
+    write_spec(tmp_path / "base", {"w": ("f32", one, "")})
     (tmp_path / "spec.yaml").write_text("shardinit: 1\ninclude: base/spec.yaml\nname: above\n")
     assert np.array_equal(reassemble(gen_ok(tmp_path / "spec.yaml", tmp_path))["w"][1], one)
     # Paths in command-line options are relative to the working directory.
-    init = f"modules.w.init={{file: {beside(tmp_path / 'here', other)}}}"
+    init = f"modules.w.init={{file: {add_table(tmp_path / 'here', other)}}}"
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "other", "--set", init, cwd=tmp_path / "here")
     assert np.array_equal(reassemble(tmp_path / "other")["w"][1], other)
     result = run_tool("validate", "spec.yaml", "--set", "modules.w.dtype=bf16", cwd=tmp_path)
@@ -163,16 +164,16 @@ def test_file_paths_are_relative_to_their_spec(tmp_path):
 
 def test_export_of_file_tensors_has_their_bits(tmp_path):
     from safetensors.numpy import load_file
-    words = words_of("f32", (30, 8))
-    spec = spec_of(tmp_path, {"w": ("f32", words, "")})
+    words = random_words("f32", (30, 8))
+    spec = write_spec(tmp_path, {"w": ("f32", words, "")})
     run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out")
     file, = (tmp_path / "out").glob("*.safetensors")
     assert np.array_equal(load_file(file)["w"].view("<u4"), words)
 
 
 def test_changed_content_of_a_file_is_found_before_use(tmp_path):
-    words = words_of("f32", (300, 8))
-    spec = spec_of(tmp_path, {"w": ("f32", words, "")})
+    words = random_words("f32", (300, 8))
+    spec = write_spec(tmp_path, {"w": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()
     digest = table.stem
     damaged = bytearray(table.read_bytes())
@@ -197,7 +198,7 @@ def test_changed_content_of_a_file_is_found_before_use(tmp_path):
 
 
 def test_bool_file_with_a_byte_2_is_rejected(tmp_path):
-    spec = spec_of(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
+    spec = write_spec(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
     result = run_tool("digest", spec)
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
     result = run_tool("validate", spec)
@@ -207,14 +208,14 @@ def test_bool_file_with_a_byte_2_is_rejected(tmp_path):
 @pytest.mark.parametrize("first, second", [("bool", "u8"), ("u8", "bool")])
 def test_file_of_two_dtypes_is_checked_for_each(tmp_path, first, second):
     words = np.array([0, 1, 2, 1], np.uint8)
-    result = run_tool("digest", spec_of(tmp_path, {"v": (first, words, ""), "w": (second, words, "")}))
+    result = run_tool("digest", write_spec(tmp_path, {"v": (first, words, ""), "w": (second, words, "")}))
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
-    run_ok("digest", spec_of(tmp_path, {"v": (first, words % 2, ""), "w": (second, words % 2, "")}))
+    run_ok("digest", write_spec(tmp_path, {"v": (first, words % 2, ""), "w": (second, words % 2, "")}))
 
 
 def test_gen_from_300_files_needs_few_descriptors(tmp_path):
     tensors = {f"w{i}": ("i32", np.arange(i, i + 20, dtype="<u4"), ", shard: [b]") for i in range(300)}
-    spec = spec_of(tmp_path, tensors)
+    spec = write_spec(tmp_path, tensors)
     run_ok("gen", spec, "-o", tmp_path / "out", wrap=["prlimit", "--nofile=64"])
     equal(tmp_path / "out", tensors)
 
@@ -222,8 +223,8 @@ def test_gen_from_300_files_needs_few_descriptors(tmp_path):
 def test_library_reads_random_boxes_of_files(tmp_path):
     import shardinit
     rng = random.Random(SEED)
-    tensors = {"w": ("f64", words_of("f64", (40, 50)), ""), "v": ("i8", words_of("i8", (3, 4, 5, 6)), "")}
-    spec = spec_of(tmp_path, tensors)
+    tensors = {"w": ("f64", random_words("f64", (40, 50)), ""), "v": ("i8", random_words("i8", (3, 4, 5, 6)), "")}
+    spec = write_spec(tmp_path, tensors)
     with shardinit.open_spec(spec) as opened:
         for _ in range(50):
             path = rng.choice(list(tensors))
@@ -239,7 +240,7 @@ def test_library_reads_random_boxes_of_files(tmp_path):
     # A change of a file in use is detected.
     with shardinit.open_spec(spec) as opened:
         opened.generate("w")
-        table = tmp_path / beside(tmp_path, tensors["w"][1])
+        table = tmp_path / add_table(tmp_path, tensors["w"][1])
         table.write_bytes(bytes(table.stat().st_size))
         with pytest.raises(shardinit.ShardinitError, match="was changed while it was read"):
             opened.generate("w")
@@ -256,8 +257,8 @@ def bytes_read(folder, table, *arguments):
 
 
 def test_gen_hashes_a_file_once_and_reads_only_its_parts(tmp_path):
-    words = words_of("f32", (4096, 256))
-    spec = spec_of(tmp_path, {"w": ("f32", words, ", shard: [b]"), "v": ("f32", words, "")})
+    words = random_words("f32", (4096, 256))
+    spec = write_spec(tmp_path, {"w": ("f32", words, ", shard: [b]"), "v": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()
     assert bytes_read(tmp_path / "all", table, spec) == 3 * words.nbytes
     assert bytes_read(tmp_path / "one", table, spec, "--ranks", 1) == words.nbytes + 1366 * 1024

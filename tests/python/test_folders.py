@@ -362,7 +362,7 @@ def test_convert_changes_dtypes_only_on_request(tmp_path):
 LAYOUTS = ["stacked", "hf", "torchtitan", "meta", "megatron", "torch_dist", "kerashub"]
 
 
-def random_bits_of(cls, config, folder):
+def save_random_model(cls, config, folder):
     """Makes a Transformers folder with random bits in all elements, including NaN payloads and -0."""
     cls(config).to(torch.bfloat16).save_pretrained(folder)
     state = safetensors_torch.load_file(folder / "model.safetensors")
@@ -381,7 +381,7 @@ def test_every_layout_converts_back_bit_for_bit(tmp_path, family):
     config = getattr(transformers, f"{family}Config")(
         hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=130, max_position_embeddings=64)
-    folder = random_bits_of(getattr(transformers, f"{family}ForCausalLM"), config, tmp_path / "in")
+    folder = save_random_model(getattr(transformers, f"{family}ForCausalLM"), config, tmp_path / "in")
     config = folder / "config.json"
     tested = 0
     for layout in LAYOUTS:
@@ -410,7 +410,7 @@ def test_convert_rejects_a_layout_that_does_not_fit(tmp_path):
     transformers = client_of("transformers")
     config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
                                       vocab_size=8)
-    folder = random_bits_of(transformers.LlamaForCausalLM, config, tmp_path / "in")
+    folder = save_random_model(transformers.LlamaForCausalLM, config, tmp_path / "in")
     out = tmp_path / "out"
     assert "the folder has no `tok_embeddings.weight`" in refused(
         "convert", folder, "--to", "dcp", "--from-layout", "torchtitan", "-o", out, code=2)
@@ -423,7 +423,7 @@ def test_convert_rejects_a_layout_that_does_not_fit(tmp_path):
         "convert", folder, "--to", "dcp", "--layout", "meta", "-o", tmp_path / "x", code=2)
 
 
-def wide(folder):
+def write_wide_tensors(folder):
     """Writes two tensors that are read in several parts."""
     bits = torch.Generator().manual_seed(5)
     hub(folder, {name: torch.randint(-99, 99, (300, 1000), generator=bits).float() for name in "ab"})
@@ -439,7 +439,7 @@ def test_convert_detects_a_source_that_changes_meanwhile(tmp_path, form, what):
     """If the source changes before any read, convert fails without output, or writes the values from before the
     change."""
     folder = tmp_path / "in"
-    file = wide(folder)
+    file = write_wide_tensors(folder)
     before = file.read_bytes()
     wanted = run_ok("digest", folder).stdout
     arguments = ["convert", folder, "--to", form, "-j", 1, "--memory", "4M", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
@@ -471,7 +471,7 @@ def test_convert_detects_a_source_that_changes_meanwhile(tmp_path, form, what):
 def test_convert_resumes_after_sigkill_at_any_step(tmp_path, form):
     """After a kill at any step, the same command completes the conversion with the same bytes."""
     folder = tmp_path / "in"
-    wide(folder)
+    write_wide_tensors(folder)
     arguments = ["convert", folder, "--to", form, "-j", 2, "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
     count = tmp_path / "count"
     run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))

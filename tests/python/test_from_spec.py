@@ -51,7 +51,7 @@ def pytorch_is_as_it_was():
     assert not hasattr(nn.Module, "__deepcopy__")
 
 
-def is_of(model, checkpoint):
+def assert_filled_from(model, checkpoint):
     wanted = reassemble(checkpoint)
     state = model.state_dict()
     assert set(state) == set(wanted)
@@ -67,7 +67,7 @@ def test_from_spec_fills_a_model_when_its_block_ends(spec, toy):
         assert all(p.is_meta for p in model.parameters()) and not built.results
         assert not any(b.is_meta for b in model.buffers())
     assert torch.equal(torch.get_rng_state(), before)  # The global generator was not used.
-    is_of(model, toy)
+    assert_filled_from(model, toy)
     assert torch.equal(model.table, torch.arange(5.0).exp())
     assert list(built.results) == [model] and built.results[model] == ([], [])
     assert not model.head.weight.requires_grad and model.embed.weight.requires_grad
@@ -113,7 +113,7 @@ def test_from_spec_keeps_parameters_made_before_its_block(spec, toy):
         model = Toy()
         model.embed.weight = table.weight
         assert not table.weight.is_meta and not other.weight.is_meta
-    is_of(model, toy)
+    assert_filled_from(model, toy)
     assert model.embed.weight is table.weight and table.weight.data_ptr() == place
     assert torch.equal(other.weight, values)
 
@@ -149,10 +149,10 @@ def test_from_spec_options_set_rename_prefix_and_cast_work(spec, toy, tmp_path):
     seeded = gen_ok(MODEL, tmp_path, "--set", "seed=1")
     with from_spec(spec, set={"seed": 1}):
         model = Toy()
-    is_of(model, seeded)
+    assert_filled_from(model, seeded)
     with from_spec(spec, rename=lambda name: name.removeprefix("0.")):
         wrapped = nn.Sequential(Toy())
-    is_of(wrapped[0], toy)
+    assert_filled_from(wrapped[0], toy)
     with from_spec(spec, prefix="layers.1."):
         layer = type(model.layers[0])()
     assert np.array_equal(words_of(layer.up.bias), reassemble(toy)["layers.1.up.bias"][1])
@@ -214,10 +214,10 @@ def test_from_spec_keeps_the_device_of_each_parameter(spec, toy, monkeypatch):
     assert places.pop(head) == torch.device("cuda:1")
     assert set(places) == set(model.parameters()) - {head}
     assert set(places.values()) == {torch.device("cpu")}
-    is_of(model, toy)
+    assert_filled_from(model, toy)
 
 
-def one_model(model):
+def open_model_spec(model):
     """Opens a spec of the model's state dict."""
     lines = [f"  {n}: {{shape: {list(t.shape)}, init: {{normal: {{std: 1}}}}}}" for n, t in model.state_dict().items()]
     return shardinit.open_spec(text="\n".join(["shardinit: 1", "name: one", "dtype: f32", "modules:", *lines]))
@@ -239,7 +239,7 @@ def test_from_spec_keeps_the_parameter_objects(spec, toy):
 
     def goes(model, kept, optimizer):
         assert all(a is b for a, b in zip(kept, model.parameters(), strict=True))
-        is_of(model, toy)
+        assert_filled_from(model, toy)
         weight = model.embed.weight
         assert model.saved[0] is weight and weight._no_weight_decay
         before = [p.detach().clone() for p in kept]
@@ -267,7 +267,7 @@ def test_from_spec_keeps_the_parameter_objects(spec, toy):
 
 
 def test_from_spec_works_with_weak_references():
-    with one_model(nn.LSTM(3, 4, 2)) as opened:
+    with open_model_spec(nn.LSTM(3, 4, 2)) as opened:
         with from_spec(opened):
             model = nn.LSTM(3, 4, 2)  # An LSTM holds weak references to its parameters.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -290,7 +290,7 @@ def test_from_spec_copies_attributes_to_a_replaced_parameter(spec, toy, monkeypa
         model = Toy()
         old = model.embed.weight
         old._no_weight_decay = True
-    is_of(model, toy)
+    assert_filled_from(model, toy)
     assert model.embed.weight is not old and model.embed.weight._no_weight_decay
 
 
@@ -308,11 +308,11 @@ def test_from_spec_fills_the_outermost_modules(spec, toy):
         gone = weakref.ref(cycle)
         del cycle
     assert list(built.results) == [holder.model] and gone() is None and loss is not None
-    is_of(holder.model, toy)
+    assert_filled_from(holder.model, toy)
     with from_spec(spec) as built:
         one, two = Toy(), Toy()
     assert list(built.results) == [one, two]
-    is_of(two, toy)
+    assert_filled_from(two, toy)
     with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(spec):
         one, other = Toy(), nn.Linear(3, 3)
     assert one.embed.weight.is_meta  # Neither is filled.
@@ -323,12 +323,12 @@ def test_from_spec_fills_the_outermost_modules(spec, toy):
 def test_from_spec_fills_wrapped_and_copied_models(spec, toy):
     with from_spec(spec):
         compiled = torch.compile(Toy())
-    is_of(compiled._orig_mod, toy)
+    assert_filled_from(compiled._orig_mod, toy)
     with from_spec(spec) as built:
         model = Toy()
         copied = copy.deepcopy(model)
     assert list(built.results) == [model, copied]
-    is_of(copied, toy)
+    assert_filled_from(copied, toy)
     assert copied.embed.weight is not model.embed.weight
     layered = """
 shardinit: 1
@@ -438,7 +438,7 @@ def test_from_spec_blocks_cannot_nest_and_belong_to_one_thread(spec, toy):
         there.wait()
         assert not found[0].weight.is_meta
     thread.join()
-    is_of(model, toy)
+    assert_filled_from(model, toy)
     assert not torch.equal(found[1].embed.weight, model.embed.weight)
 
 
@@ -450,7 +450,7 @@ def test_from_spec_fills_a_transformers_model(tmp_path):
     )
     with from_spec(TINY):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    is_of(model, gen_ok(TINY, tmp_path))
+    assert_filled_from(model, gen_ok(TINY, tmp_path))
     other = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     assert [n for n, _ in model.named_buffers()] == [n for n, _ in other.named_buffers()] != []
     for a, b in zip(model.buffers(), other.buffers(), strict=True):

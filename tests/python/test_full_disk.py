@@ -50,7 +50,7 @@ def disk(request, tmp_path):
         yield disk
 
 
-def says_that_it_is_full(result, path):
+def assert_reports_full_disk(result, path):
     assert result.returncode == 3, result
     assert "No space left on device" in result.stderr or " free\n" in result.stderr, result.stderr
     assert str(path) in result.stderr and "Traceback" not in result.stderr and "bug" not in result.stderr, result.stderr
@@ -60,7 +60,7 @@ def names(disk):
     return sorted(path.name for path in disk.iterdir() if path.name not in ("lost+found", "ballast"))
 
 
-def cuts(bytes_):
+def free_block_counts(bytes_):
     """Returns numbers of free blocks: 0, 1, half, and one less than the result needs."""
     blocks = bytes_ // BLOCK
     return sorted({0, 1, blocks // 2, blocks - 1} & set(range(blocks)))
@@ -76,12 +76,12 @@ def test_commands_that_write_folders_resume_after_a_full_disk(name, disk, tmp_pa
     wanted, bytes_ = tree_of(out), used(disk) - before
     shutil.rmtree(out)
     failed = 0
-    for left in cuts(bytes_):
+    for left in free_block_counts(bytes_):
         with Full(disk, left * BLOCK):
             result = run_tool(*words, out, cwd=tmp_path)
             if result.returncode:
                 failed += 1
-                says_that_it_is_full(result, disk)
+                assert_reports_full_disk(result, disk)
                 there = tree_of(out) if out.exists() else {}
                 assert all(wanted[path] == content for path, content in there.items()), there.keys()
                 assert "manifest.json" not in there and not any(".tmp-" in path for path in there)
@@ -108,7 +108,7 @@ def test_commands_that_write_folders_resume_without_inodes(name, tmp_path):
         for inodes in range(len(wanted) + 1):
             with Full(disk, inodes=inodes):
                 result = run_tool(*words, out, cwd=tmp_path)
-                says_that_it_is_full(result, disk)
+                assert_reports_full_disk(result, disk)
                 there = tree_of(out) if out.exists() else {}
                 assert all(wanted[path] == content for path, content in there.items()), there.keys()
                 assert "manifest.json" not in there and (words[0] == "gen" or not there)
@@ -130,7 +130,7 @@ def test_commands_that_write_files_keep_the_old_one_on_a_full_disk(name, disk, t
     new, bytes_ = out.read_text(), used(disk) - before
     assert is_whole(name, new) and bytes_ >= BLOCK and (old != new) == bool(other)
     out.unlink()
-    for left in cuts(bytes_):
+    for left in free_block_counts(bytes_):
         for had in ("nothing", "a file", "a file of mine", "nothing in it"):
             text = {"nothing": None, "a file": old, "a file of mine": "mine\n", "nothing in it": ""}[had]
             if text is not None:
@@ -139,7 +139,7 @@ def test_commands_that_write_files_keep_the_old_one_on_a_full_disk(name, disk, t
             with Full(disk, left * BLOCK):
                 result = write(name, out, *options, folder=tmp_path)
                 if result.returncode:
-                    says_that_it_is_full(result, out)
+                    assert_reports_full_disk(result, out)
                     assert (out.read_text() if out.exists() else None) == text
                     assert names(disk) == (["out"] if text is not None else [])
             assert write(name, out, *options, folder=tmp_path).returncode == 0
@@ -171,7 +171,7 @@ def test_output_is_overwritten_in_place_only_if_it_fits(name, disk, tmp_path):
     with Full(disk):
         result = write(name, out, "--force", folder=tmp_path, wrap=UNPRIVILEGED)
         if result.returncode:
-            says_that_it_is_full(result, out)
+            assert_reports_full_disk(result, out)
             assert out.read_text() == ""
     assert write(name, out, "--force", folder=tmp_path, wrap=UNPRIVILEGED).returncode == 0
     assert out.read_text() == new
@@ -200,13 +200,13 @@ def test_failed_finalize_and_repair_on_a_full_disk_change_nothing(disk, tmp_path
     run_ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
     wanted = tree_of(out)
     with Full(disk):
-        says_that_it_is_full(run_tool("finalize", out), disk)
+        assert_reports_full_disk(run_tool("finalize", out), disk)
         assert tree_of(out) == wanted
     (out / "manifest.json").unlink()
     with Full(disk):
         result = run_tool("finalize", out)
         if result.returncode:
-            says_that_it_is_full(result, disk)
+            assert_reports_full_disk(result, disk)
             assert not (out / "manifest.json").exists() and not [p for p in tree_of(out) if ".tmp-" in p]
     run_ok("finalize", out)
     assert tree_of(out) == wanted
@@ -215,7 +215,7 @@ def test_failed_finalize_and_repair_on_a_full_disk_change_nothing(disk, tmp_path
     damaged[-1] ^= 1
     rank.write_bytes(damaged)
     with Full(disk):
-        says_that_it_is_full(run_tool("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path), disk)
+        assert_reports_full_disk(run_tool("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path), disk)
         assert rank.read_bytes() == damaged
     run_ok("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path)
     assert tree_of(out) == wanted

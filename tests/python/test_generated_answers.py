@@ -40,7 +40,7 @@ def sources(draw, least=0, special=True):
             "bits": " ".join(bits)}
 
 
-def named(source, **more):
+def source_tensor(source, **more):
     return {"source": source["source"], "tensor": source["tensor"]} | more
 
 
@@ -55,20 +55,20 @@ def indices(draw, source, rank):
     return texts
 
 
-def types_for(source):
+def result_dtypes(source):
     return ["f64", source["dtype"]] if source["dtype"] in WHOLE else ["f32", "f64", "bf16", "f16", "f8e5m2", source["dtype"]]
 
 
 @st.composite
-def of_source(draw):
+def source_answers(draw):
     source = draw(sources())
-    dtype = draw(st.sampled_from(types_for(source)))
+    dtype = draw(st.sampled_from(result_dtypes(source)))
     if source["shape"] and draw(st.booleans()):
         shape = draw(shapes)
         index = draw(indices(source, len(shape)))
     else:
         shape, index = source["shape"] or draw(shapes), []
-    return dtype, shape, {"source": named(source, index=index)}, [source]
+    return dtype, shape, {"source": source_tensor(source, index=index)}, [source]
 
 
 @st.composite
@@ -83,7 +83,7 @@ def expressions(draw, shape):
 
 
 @st.composite
-def of_expression(draw):
+def expression_answers(draw):
     shape = draw(shapes)
     text, source = draw(expressions(shape))
     return draw(st.sampled_from(["f32", "f64", "bf16"])), shape, {"expr": {"text": text}}, [source]
@@ -92,11 +92,11 @@ def of_expression(draw):
 @st.composite
 def like(draw, source, axis):
     rows = draw(st.integers(1, source["shape"][axis]))
-    return {"rows_like": named(source, axis=axis, rows=rows, std=draw(st.sampled_from([0, 0.5, 1, 1e-9])))}
+    return {"rows_like": source_tensor(source, axis=axis, rows=rows, std=draw(st.sampled_from([0, 0.5, 1, 1e-9])))}
 
 
 @st.composite
-def of_rows(draw):
+def row_answers(draw):
     source = draw(sources(least=2, special=False).filter(lambda source: source["dtype"] not in WHOLE))
     axis = draw(st.integers(0, len(source["shape"]) - 1))
     shape = [draw(st.integers(1, 6)) if d == axis else n for d, n in enumerate(source["shape"])]
@@ -108,10 +108,10 @@ DRAWN = [{"normal": {"mean": 0, "std": 2}}, {"uniform": {"low": -1, "high": 3}},
 
 
 @st.composite
-def of_parts(draw):
+def part_answers(draw):
     source = draw(sources(least=1, special=False).filter(lambda source: source["dtype"] not in WHOLE))
     axis = draw(st.integers(0, len(source["shape"]) - 1))
-    parts = [{"length": source["shape"][axis], "init": {"source": named(source, index=[])}}]
+    parts = [{"length": source["shape"][axis], "init": {"source": source_tensor(source, index=[])}}]
     for init in draw(st.lists(st.sampled_from([*DRAWN, "like"]), min_size=1, max_size=3)):
         if init == "like" and len(source["shape"]) < 2:
             continue
@@ -122,12 +122,13 @@ def of_parts(draw):
 
 
 @st.composite
-def of_norms(draw):
+def norm_answers(draw):
     """Draws norms of a drawn tensor or of a tensor made from others."""
     if draw(st.booleans()):
         dtype, shape, init, others = "f32", draw(shapes), draw(st.sampled_from(DRAWN[:2])), []
     else:
-        dtype, shape, init, others = draw(st.one_of(of_source(), of_expression(), of_rows(), of_parts()).filter(
+        made_from_others = st.one_of(source_answers(), expression_answers(), row_answers(), part_answers())
+        dtype, shape, init, others = draw(made_from_others.filter(
             lambda made: made[0] not in WHOLE and not any(
                 word in SPECIAL.get(source["dtype"], []) for source in made[3] for word in source["bits"].split())))
     norms = draw(st.sampled_from([[], [n if draw(st.booleans()) else 1 for n in shape]]))
@@ -137,7 +138,8 @@ def of_norms(draw):
 
 @st.composite
 def answers(draw):
-    dtype, shape, init, tensors = draw(st.one_of(of_source(), of_expression(), of_rows(), of_parts(), of_norms()))
+    dtype, shape, init, tensors = draw(
+        st.one_of(source_answers(), expression_answers(), row_answers(), part_answers(), norm_answers()))
     offset = [draw(st.integers(0, n - 1)) for n in shape]
     box = [draw(st.integers(1, n - o)) for n, o in zip(shape, offset)]
     return {"engine": "philox4x32", "seed": draw(st.integers(0, 2**63 - 1)), "path": draw(st.sampled_from(["w", "a.b.c", "a_0"])),

@@ -39,13 +39,13 @@ FUNCTIONS = {
 TORCH_KINDS = sorted(KINDS.keys() - {"jax"})
 
 
-def numbers_of(names, kinds):
+def argument_numbers(names, kinds):
     one = st.tuples(st.sampled_from(kinds), st.sampled_from(NUMBERS))
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, one))
 
 
 CALLS = st.sampled_from(sorted(FUNCTIONS)).flatmap(lambda name: st.tuples(
-    st.just(name), numbers_of(FUNCTIONS[name], TORCH_KINDS), st.sampled_from(MATRICES),
+    st.just(name), argument_numbers(FUNCTIONS[name], TORCH_KINDS), st.sampled_from(MATRICES),
     st.sampled_from(["float32", "float32", "bfloat16", "float64"])))
 
 
@@ -99,11 +99,11 @@ def captured_or_refused(capture, real):
     return captured
 
 
-def words(tensor):
+def raw_bytes(tensor):
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def near(made, real, shape):
+def is_near(made, real, shape):
     made, real = made.double().numpy().reshape(shape), real.detach().double().numpy().reshape(shape)
     largest = np.abs(real).max()
     return bool((np.abs(made - real) <= ulps_of_orthogonal(shape) * largest / 2**24).all())
@@ -127,11 +127,11 @@ def has_the_bits_of_pytorch(calls, engine):
         assert (made[path].dtype, made[path].shape) == (tensor.dtype, tensor.shape), path
         if engine == "philox4x32" and path in captured.drawn:
             continue
-        if words(made[path]) != words(tensor):
+        if raw_bytes(made[path]) != raw_bytes(tensor):
             name = calls[int(path[1:])][0] if path.startswith("w") else ""
             wide = tensor.dtype == torch.float64  # PyTorch does not round float64 correctly.
             assert name == "orthogonal_" or wide, (path, made[path], tensor, captured.text)
-            assert near(made[path], tensor, tuple(tensor.shape)), (path, made[path], tensor, captured.text)
+            assert is_near(made[path], tensor, tuple(tensor.shape)), (path, made[path], tensor, captured.text)
 
 
 INITIALIZERS = {
@@ -141,7 +141,8 @@ INITIALIZERS = {
 JAX_KINDS = ["float", "int", "bool", "f64", "f32", "i64", "array", "jax"]
 # JAX cannot compute a QR decomposition of bf16 on a CPU.
 JAX_CALLS = st.sampled_from(sorted(INITIALIZERS)).flatmap(lambda name: st.tuples(
-    st.just(name), numbers_of(INITIALIZERS[name], JAX_KINDS), st.sampled_from([(4, 6), (6, 4), (3, 3, 4, 6), (1, 3)]),
+    st.just(name), argument_numbers(INITIALIZERS[name], JAX_KINDS),
+    st.sampled_from([(4, 6), (6, 4), (3, 3, 4, 6), (1, 3)]),
     st.sampled_from(["float32", "float32", *(["bfloat16"] if "orthogonal" not in name else [])])))
 
 

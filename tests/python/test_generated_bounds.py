@@ -236,7 +236,7 @@ def check_end(folder, words, status):
         assert (folder / "out").stat().st_size <= (300 << 20), what
 
 
-def in_folder(case, run):
+def run_in_folder(case, run):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-"))
     try:
         wrong = write(case, folder)
@@ -245,7 +245,7 @@ def in_folder(case, run):
         shutil.rmtree(folder)
 
 
-def to_the_end(case):
+def check_to_the_end(case):
     def run(folder, wrong):
         for line in case["line"].split(" && "):
             words = line.split()
@@ -253,26 +253,26 @@ def to_the_end(case):
             check_end(folder, words, status)
             assert not wrong or words != ["verify", "out"] or status in (1, 5), f"{case}: {status}"
 
-    in_folder(case, run)
+    run_in_folder(case, run)
 
 
 @generated(230)
 @given(case=in_specs())
 def test_specs_with_huge_numbers_stay_within_limits(case):
     makes = case["line"].split()[0] in {command.split()[0] for command in MAKES} and "&&" not in case["line"]
-    until_it_takes_long(case, 2) if makes else to_the_end(case)
+    check_signal_ends(case, 2) if makes else check_to_the_end(case)
 
 
 @generated(100)
 @given(case=in_lines())
 def test_command_lines_with_huge_numbers_stay_within_limits(case):
-    until_it_takes_long(case, 2)
+    check_signal_ends(case, 2)
 
 
 @generated(250)
 @given(case=in_files())
 def test_files_with_huge_numbers_stay_within_limits(case):
-    to_the_end(case)
+    check_to_the_end(case)
 
 
 def processor_seconds(process):
@@ -280,7 +280,7 @@ def processor_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def until_it_takes_long(case, seconds):
+def check_signal_ends(case, seconds):
     """Returns a check that a signal ends a long command at once and leaves no files."""
     def run(folder, _):
         for line in case["line"].split(" && "):
@@ -304,10 +304,10 @@ def until_it_takes_long(case, seconds):
             assert not left, f"{line} left {left}"
             return
 
-    in_folder(case, run)
+    run_in_folder(case, run)
 
 
 @generated(25)
 @given(case=in_specs(commands=("gen", "export", "program", "digest", "stats")))
 def test_signals_end_commands_that_generate_values(case):
-    until_it_takes_long(case, 0.5)
+    check_signal_ends(case, 0.5)

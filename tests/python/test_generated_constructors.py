@@ -26,7 +26,7 @@ COUNTS = collections.Counter()  # (engine, whether it was refused)
 REFUSED = ("'thread'", "'item'", "'numpy'", "'other seed'")
 
 
-def state_of(program, seed):
+def constructed_state(program, seed):
     """Returns the constructor's own tensors by path, or the error if it fails."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -37,9 +37,9 @@ def state_of(program, seed):
         return {path: tensor.detach() for path, tensor in model.state_dict().items()}
 
 
-def captured_as(program, engine):
+def capture_or_count_refusal(program, engine):
     """Returns the capture, or None if it is refused with a reason."""
-    if isinstance(state_of(program, SEED), Exception):
+    if isinstance(constructed_state(program, SEED), Exception):
         return None  # The constructor itself fails.
     try:
         captured = shardinit.capture.torch(constructor_programs.run, program, engine=engine, seed=SEED)
@@ -52,7 +52,7 @@ def captured_as(program, engine):
     return captured
 
 
-def made_by(captured, seed):
+def generated_tensors(captured, seed):
     text = re.sub(r"^seed: .*$", f"seed: {seed}", captured.text, count=1, flags=re.M)
     with dataclasses.replace(captured, text=text).spec() as spec:
         return shardinit.torch.load_state_dict(spec)
@@ -66,13 +66,13 @@ def bits(tensor):
 @generated(60)
 @given(program=constructor_programs.programs())
 def has_the_bits_of_pytorch(program):
-    captured = captured_as(program, "torch_cpu")
+    captured = capture_or_count_refusal(program, "torch_cpu")
     if captured is None:
         return
     for seed in (SEED, 12):
         if seed != SEED and "own seed" in repr(program):
             continue  # The constructor sets its own seed, so other seeds give other values.
-        made, real = made_by(captured, seed), state_of(program, seed)
+        made, real = generated_tensors(captured, seed), constructed_state(program, seed)
         assert {path: (t.shape, t.dtype) for path, t in made.items()} == {p: (t.shape, t.dtype) for p, t in real.items()}
         if any(bits(made[path]) != bits(real[path]) for path in real):
             verified = captured.verify()
@@ -87,11 +87,12 @@ CHANCE = ("random_", "bernoulli_", "geometric_", "sparse_", "half", "bf16", "f16
 @generated(60)
 @given(program=constructor_programs.programs())
 def has_the_same_distributions(program):
-    captured = captured_as(program, "philox4x32")
+    captured = capture_or_count_refusal(program, "philox4x32")
     if captured is None or " seed" in repr(program):
         return  # The constructor then gives the same values for each seed.
     real, made = ({path: np.stack([state[path].double().numpy().ravel() for state in states]) for path in captured.tensors}
-                  for states in ([state_of(program, s) for s in SEEDS], [made_by(captured, s) for s in SEEDS]))
+                  for states in ([constructed_state(program, s) for s in SEEDS],
+                                 [generated_tensors(captured, s) for s in SEEDS]))
     for path, wanted in real.items():
         fixed = (wanted == wanted[0]).all(0)
         if not any(word in repr(program) for word in CHANCE) or fixed.all():

@@ -35,7 +35,7 @@ FAMILIES = {
 }
 
 
-def layouts_of(family, tied):
+def layouts_and_formats(family, tied):
     """Yields layouts and the formats that can hold their names."""
     names = [name for name in FAMILIES[family][1].split() if not (tied and name.endswith("*"))]
     for name in (name.rstrip("*") for name in names):
@@ -59,11 +59,11 @@ def cases(draw):
         "dtype": draw(st.sampled_from(["bfloat16", "float32", "float16"])), **FAMILIES[family][0]}
     if family == "DeepseekV3":
         del config["head_dim"]
-    steps = draw(st.lists(st.sampled_from(list(layouts_of(family, tied))), min_size=1, max_size=3))
+    steps = draw(st.lists(st.sampled_from(list(layouts_and_formats(family, tied))), min_size=1, max_size=3))
     return family, config, steps, draw(st.integers(0, 1 << 30)), draw(st.sampled_from([1, 8]))
 
 
-def bytes_of(tensor):
+def to_bytes(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -71,7 +71,7 @@ def digests_of(folder):
     """Returns the SHA-256 of each tensor in safetensors files."""
     found = {}
     for file in sorted(folder.glob("*.safetensors")):
-        found |= {name: hashlib.sha256(bytes_of(t)).hexdigest() for name, t in safetensors_torch.load_file(file).items()}
+        found |= {name: hashlib.sha256(to_bytes(t)).hexdigest() for name, t in safetensors_torch.load_file(file).items()}
     return found
 
 
@@ -89,7 +89,7 @@ def trained(family, config, seed, folder):
     return state
 
 
-def files_of(folder):
+def read_files(folder):
     return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
@@ -109,7 +109,7 @@ def test_random_conversions_keep_the_sha256_of_each_tensor(case):
             run_ok(*arguments, "-o", out, "-j", jobs)
             if number == 0:
                 run_ok(*arguments, "-o", root / "again", "-j", 9 - jobs)
-                assert files_of(out) == files_of(root / "again")
+                assert read_files(out) == read_files(root / "again")
             run_ok("verify", out, "-q")
             at, layout = out, to
         run_ok("convert", at, "--spec", spec, "--from-layout", layout, "--to", "safetensors", "-o", root / "out", "-q")
@@ -152,7 +152,7 @@ def test_convert_rejects_missing_misshapen_and_unused_tensors(case, other):
             changed = chosen
             state[chosen] = torch.cat([state[chosen], state[chosen][:1]])
         safetensors_torch.save_file(state, root / "in/model.safetensors", metadata={"format": "pt"})
-        to = [to for to, _ in layouts_of(family, False)][seed % len(list(layouts_of(family, False)))]
+        to = [to for to, _ in layouts_and_formats(family, False)][seed % len(list(layouts_and_formats(family, False)))]
         arguments = ["convert", root / "in", "--to", "dcp", "--layout", to]
         result = run_tool(*arguments, "-o", root / "out")
         assert result.returncode == 2 and f"`{changed}`" in result.stderr and not (root / "out").exists(), result

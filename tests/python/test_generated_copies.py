@@ -86,7 +86,7 @@ def prepare(case, folder):
     return ["reshard", "--uneven", "chunk", *options]
 
 
-def part_of(items, part):
+def item_at(items, part):
     return items[part * len(items) // 1000]
 
 
@@ -116,10 +116,10 @@ def environment(change, source, other, reads):
     if kind == "kill":
         return changing(source, f"{1 + change['within'] * len(reads.all) // 1000} kill - -")
     ranks = sorted(source.glob("ranks/*.h5"))
-    file = part_of(ranks, change["rank"])
+    file = item_at(ranks, change["rank"])
     receipt = file.with_suffix(".json")
     boxes = json.loads(receipt.read_text())["boxes"]
-    box = part_of(boxes, change["box"]) if boxes else {"file_offset": 0, "bytes": 8}
+    box = item_at(boxes, change["box"]) if boxes else {"file_offset": 0, "bytes": 8}
     at = box["file_offset"] + change["place"] * box["bytes"] // 1000
     named = {"receipt": receipt, "manifest": source / "manifest.json", "plan": source / "plan.json"}
     if kind in named:
@@ -129,7 +129,7 @@ def environment(change, source, other, reads):
     if kind == "cut":
         return changing(source, f"{when} cut {file} {at}")
     if kind == "swap":
-        return changing(source, f"{when} swap {file} {part_of(ranks, 999 - change['rank'])}")
+        return changing(source, f"{when} swap {file} {item_at(ranks, 999 - change['rank'])}")
     if kind in ("another", "rank and receipt"):
         moved = [file, receipt] if kind == "rank and receipt" else [
             *ranks, *(rank.with_suffix(".json") for rank in ranks), source / "manifest.json"]

@@ -78,7 +78,7 @@ def later(zone, hours=5):
     return time.strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
-def text_of(name, given, store, folder, source):
+def section(name, given, store, folder, source):
     """Returns a section of a file. Python's configparser, and so botocore, ignores the quirks."""
     lines = in_file(source, given["keys"])
     if given["process"]:
@@ -118,7 +118,7 @@ def prepared(case, store, folder):
         (folder / name).write_text(f"cat <<'END'\n{json.dumps(output)}\nEND\n")
     (folder / "fails").write_text("exit 3\n")
     for file in ("credentials", "config"):
-        text = "".join(text_of(name, given, store, folder, f"{file}{number}") for number, (name, given) in enumerate(case[file].items()))
+        text = "".join(section(name, given, store, folder, f"{file}{number}") for number, (name, given) in enumerate(case[file].items()))
         if file == "config":
             if case["with_services"]:
                 text += f"[services here]\nsqs =\n  endpoint_url = {store.url}/decoy\ns3 =\n  endpoint_url = {store.url}/services\n"
@@ -156,7 +156,7 @@ def prepared(case, store, folder):
     return env
 
 
-def of_botocore(env):
+def botocore_request(env):
     """Returns (method, key, secret, token) and the URL of an object from botocore; or an exception."""
     import botocore.session
 
@@ -194,7 +194,7 @@ def store():
 def test_random_credentials_are_resolved_like_botocore(store, case):
     with tempfile.TemporaryDirectory() as scratch:
         env = prepared(case, store, pathlib.Path(scratch))
-        method, keys, url = of_botocore(env)
+        method, keys, url = botocore_request(env)
         store.asked = []
         done = subprocess.run([BINARY, "status", "s3://bucket/a"], env=env, capture_output=True, text=True, timeout=60, check=False)
     # A proxy sees the hosts of AWS; STS is a credential service.

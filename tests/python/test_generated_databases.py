@@ -63,7 +63,7 @@ def description(driver, compressed, dtype, shape, chunk, parts, fill):
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs, "fill_value": fill}
 
 
-def values_of(dtype, shape, bits):
+def random_values(dtype, shape, bits):
     numpy_type = ts.dtype(dtype).numpy_dtype
     size = numpy_type.itemsize * int(np.prod(shape))
     raw = bits.integers(0, 2 if dtype == "bool" else 256, size, dtype=np.uint8)
@@ -75,7 +75,7 @@ def write(folder, driver, compressed, forms, seed, config, rows=None):
     bits = np.random.default_rng(seed)
     wanted = {}
     for name, (dtype, shape, chunk, parts) in forms.items():
-        values = values_of(dtype, shape, bits)
+        values = random_values(dtype, shape, bits)
         base = {"driver": "file", "path": f"{folder}/"}
         store = base if config is None else {
             "driver": "ocdbt", "base": base, "config": {k: v for k, v in config.items() if v is not None}}
@@ -97,7 +97,7 @@ def write(folder, driver, compressed, forms, seed, config, rows=None):
     return wanted
 
 
-def digests_of(folder):
+def tensor_digests(folder):
     lines = [line.split() for line in run_ok("digest", folder).stdout.splitlines()]
     return {path: digest for digest, path in lines if path != "(model)"}
 
@@ -110,7 +110,7 @@ def test_random_ocdbt_and_zarr3_arrays_are_read(case):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
         wanted = write(folder, driver, compressed, forms, seed, config, rows)
-        assert digests_of(folder) == {n: hashlib.sha256(data).hexdigest() for n, data in wanted.items()}
+        assert tensor_digests(folder) == {n: hashlib.sha256(data).hexdigest() for n, data in wanted.items()}
 
 
 @generated(10)
@@ -121,7 +121,7 @@ def test_damaged_ocdbt_manifests_are_detected(case):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
         write(folder, driver, True, forms, seed, config)
-        wanted = digests_of(folder)
+        wanted = tensor_digests(folder)
         manifests = sorted(folder.glob("manifest.*"))  # `manifest.ocdbt` is the last.
         file = manifests[at % len(manifests)]
         data = bytearray(file.read_bytes())
@@ -131,7 +131,7 @@ def test_damaged_ocdbt_manifests_are_detected(case):
             result = run_tool("digest", folder)
             assert result.returncode == 5 and "of an OCDBT database" in result.stderr, result
         else:
-            assert digests_of(folder) == wanted
+            assert tensor_digests(folder) == wanted
 
 
 @generated(8)
@@ -139,21 +139,21 @@ def test_damaged_ocdbt_manifests_are_detected(case):
 def test_random_orbax_checkpoints_are_read(case):
     (forms, seed), use_ocdbt, use_zarr3, use_compression = case
     bits = np.random.default_rng(seed)
-    tree = {name: values_of(dtype, shape, bits) for name, (dtype, shape, _, _) in forms.items()}
+    tree = {name: random_values(dtype, shape, bits) for name, (dtype, shape, _, _) in forms.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
         ocp.PyTreeCheckpointer(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3, use_compression=use_compression).save(folder, tree)
         wanted = {n: hashlib.sha256(values.tobytes()).hexdigest() for n, values in tree.items()}
-        assert digests_of(folder) == wanted
+        assert tensor_digests(folder) == wanted
         run_ok("convert", folder, "--to", "safetensors", "-o", pathlib.Path(name) / "out", "-q")
-        assert digests_of(pathlib.Path(name) / "out") == wanted
+        assert tensor_digests(pathlib.Path(name) / "out") == wanted
 
 
 def test_orbax_step_with_two_items_requires_a_choice(tmp_path):
     """A step with one item is read whatever its name is; of two items, the user must name one."""
     step = tmp_path / "100"
     ocp.PyTreeCheckpointer().save(step / "state", {"w": np.ones((2, 3), "f4")})
-    assert digests_of(step) == digests_of(step / "state")
+    assert tensor_digests(step) == tensor_digests(step / "state")
     ocp.PyTreeCheckpointer().save(step / "default", {"w": np.zeros((2, 3), "f4")})
     done = run_tool("digest", step)
     assert done.returncode == 2 and f"`{step}/default`, `{step}/state`" in done.stderr, done

@@ -31,12 +31,12 @@ SMALL = st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16, 24, 48, 64, 96, 0, -1])
 LISTS = st.sampled_from([[], [0], [0, 1], ["full_attention"], {}, {"0": "a", "1": "b", "2": "c"}])
 
 
-def class_of(name):
+def model_class(name):
     return getattr(transformers, FAMILIES[name][0])
 
 
-def fields_of(name):
-    config = class_of(name).config_class
+def config_fields(name):
+    config = model_class(name).config_class
     return sorted({field.name for field in dataclasses.fields(config)} - OTHERS | set(config.attribute_map))
 
 
@@ -62,10 +62,10 @@ def files(draw):
     """Draws a file, and the names that the expected error must contain."""
     name = draw(st.sampled_from(sorted(FAMILIES)))
     of, tiny, _ = FAMILIES[name]
-    config = class_of(name).config_class
+    config = model_class(name).config_class
     given = {"model_type": name, "architectures": [of], **tiny}
     default = config()
-    for field in draw(st.lists(st.sampled_from(fields_of(name)), max_size=3, unique=True)):
+    for field in draw(st.lists(st.sampled_from(config_fields(name)), max_size=3, unique=True)):
         change = draw(st.sampled_from(["set", "set", "set", "retype", "nest", "null", "absent"]))
         if change == "absent" and "layers" not in field:
             given.pop(field, None)
@@ -94,9 +94,9 @@ def files(draw):
             due = {field, alias} if given[field] != given[alias] else set()
     elif draw(st.integers(0, 3)) == 0:
         # (No tensor of these models depends on the class names in `id2label`.)
-        field = draw(st.sampled_from(sorted(set(given) & set(fields_of(name)) - {"id2label"})))
+        field = draw(st.sampled_from(sorted(set(given) & set(config_fields(name)) - {"id2label"})))
         if field in given and field not in config.attribute_map and field not in config.attribute_map.values():
-            given[draw(misspelled(field, set(fields_of(name))))] = given.pop(field)
+            given[draw(misspelled(field, set(config_fields(name))))] = given.pop(field)
             due = {field}
     keys = draw(st.permutations(sorted(given)))
     return name, {key: given[key] for key in keys}, due
@@ -114,7 +114,7 @@ def misspelled(draw, field, known):
 def made_by_transformers(path):
     """Returns the tensors' forms and the table's zero row; None if Transformers cannot make the model."""
     text = json.loads(path.read_text())
-    cls = class_of(text["model_type"])
+    cls = model_class(text["model_type"])
     try:
         config = cls.config_class.from_json_file(path)
         with torch.device("meta"):
@@ -132,7 +132,7 @@ def made_by_transformers(path):
 def is_type_sound(path):
     """Returns whether Transformers accepts the configuration, even if it cannot make the model."""
     try:
-        class_of(json.loads(path.read_text())["model_type"]).config_class.from_json_file(path)
+        model_class(json.loads(path.read_text())["model_type"]).config_class.from_json_file(path)
     except Exception:
         return False
     return True
@@ -143,7 +143,7 @@ def test_import_rejects_field_types_that_transformers_rejects(name, tmp_path):
     """import refuses each field alone, with every wrong type, if Transformers does."""
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
-    for field in fields_of(name):
+    for field in config_fields(name):
         for value in WRONG_TYPES:
             path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, field: value}))
             try:
@@ -197,7 +197,7 @@ def settings_of_exports(draw):
     given = {"model_type": name, "architectures": [of], **tiny, **draw(st.sampled_from([{}, *variations]))}
     given.pop("rescale_prenorm_residual", None)  # Mamba's class also rescales loaded weights.
     layers = given.get("num_hidden_layers", 0)
-    if layers and "layer_types" in fields_of(name) and draw(st.booleans()):
+    if layers and "layer_types" in config_fields(name) and draw(st.booleans()):
         given["layer_types"] = draw(st.lists(st.sampled_from(["full_attention", "sliding_attention"]),
                                              min_size=layers, max_size=layers))
     return name, given, draw(st.lists(st.tuples(st.integers(0, 30), SMALL), min_size=1, max_size=3))

@@ -109,7 +109,7 @@ def constructed(model, dtype, seed):
             torch.set_default_dtype(torch.float32)
 
 
-def local_of(tensor, mesh):
+def local_rows(tensor, mesh):
     """Returns this rank's rows of a tensor, which `chunk` gives by the definition of FSDP2."""
     at, count = mesh.get_coordinate()[-1], mesh.shape[-1]
     rows = math.ceil(tensor.shape[0] / count)
@@ -139,7 +139,7 @@ def has_the_shards_of_the_constructor(model, shape, seed):
                 assert isinstance(tensor, DTensor) == (path in parameters), path
                 local, whole, said = tensor, wanted[path], shardinit.torch.load_state_dict(spec, [path])[path]
                 if isinstance(tensor, DTensor):
-                    local, whole, said = tensor.to_local(), local_of(whole, mesh), local_of(said, mesh)
+                    local, whole, said = tensor.to_local(), local_rows(whole, mesh), local_rows(said, mesh)
                 assert (local.dtype, tensor.shape) == (whole.dtype, wanted[path].shape), path
                 assert np.array_equal(words_of(local), words_of(said)), (path, rank)
                 # PyTorch does not round 64-bit normal numbers correctly (shardinit-values(7)).
@@ -159,7 +159,7 @@ TREES = st.dictionaries(st.sampled_from("abcd"), st.tuples(
     st.sampled_from(["uniform", "normal", "constant", "iota"]), st.integers(1, 4), st.integers(1, 4)), min_size=1)
 
 
-def tree_of(tree):
+def make_tree_function(tree):
     def make(key):
         made = {}
         for n, (name, (kind, rows, columns)) in enumerate(tree.items()):
@@ -179,8 +179,8 @@ def tree_of(tree):
 def has_the_arrays_of_the_function(tree, shape, seed, spec):
     note(f"SHARDINIT_GENERATED_SEED={SEED}")
     mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), ("x", "y"))
-    made = shardinit.jax.init_model(tree_of(tree), mesh, spec, seed=seed, engine="jax_threefry")
-    real = tree_of(tree)(jax.random.key(seed))
+    made = shardinit.jax.init_model(make_tree_function(tree), mesh, spec, seed=seed, engine="jax_threefry")
+    real = make_tree_function(tree)(jax.random.key(seed))
     assert made.keys() == real.keys()
     for name, array in made.items():
         assert array.sharding.is_equivalent_to(NamedSharding(mesh, spec or P()), 2)

@@ -31,7 +31,7 @@ def expressions(draw, depth=4):
     return f"(({left}) {kind} ({right}))" if kind in ("<", "==") else f"{left} {kind} {right}"
 
 
-def value_of(text, names):
+def evaluate(text, names):
     """Returns Python's value, but with 1 or 0 for `and` and `or`."""
 
     def value(node):
@@ -68,7 +68,7 @@ def test_random_expressions_have_the_values_of_python(text, tmp_path_factory):
         "y": {"shape": [2], "init": {"expr": f"({text})"}},
         "z": {"shape": [2], "init": {"expr": "(" + re.sub(r"\ba\b", "i0", text) + ")"}},
     }}, folder)
-    number, of_second = value_of(text, NAMES), value_of(text, {**NAMES, "a": 1})
+    number, of_second = evaluate(text, NAMES), evaluate(text, {**NAMES, "a": 1})
     flat = digests({"modules": {
         "x": {"shape": [2], "init": {"expr": f"where(1, {number}, 0)"}},
         "y": {"shape": [2], "init": {"constant": {"value": number}}},
@@ -102,7 +102,7 @@ class Names:
 
 
 @st.composite
-def numbers_of(draw, names):
+def positive_numbers(draw, names):
     """Draws an expression of a whole number, at least 1."""
     kind = draw(st.sampled_from(["literal", "name", "item", "len", "sum", "compare"]))
     if kind == "name" and names.numbers:
@@ -124,11 +124,11 @@ def numbers_of(draw, names):
 def variables(draw, names, kind):
     """Draws the YAML value of a variable of this kind."""
     if kind == "numbers":
-        return draw(numbers_of(names))
+        return draw(positive_numbers(names))
     if kind == "lists":
         if names.lists and draw(st.booleans()):
             return draw(st.sampled_from(names.lists))
-        return [draw(numbers_of(names)) for _ in range(draw(st.integers(1, 3)))]
+        return [draw(positive_numbers(names)) for _ in range(draw(st.integers(1, 3)))]
     words = st.sampled_from(["a", "b", "c d"])
     if kind == "texts":
         if names.texts and draw(st.booleans()):
@@ -147,10 +147,10 @@ def modules(draw, names, blocks, depth):
     module = {}
     repeat = draw(st.sampled_from(["none", "none", "count", "items", "list"]))
     if repeat == "count":
-        count = draw(numbers_of(names))
+        count = draw(positive_numbers(names))
         module["repeat"] = {names.add("numbers"): count}
     elif repeat == "items" or (repeat == "list" and not names.lists):
-        items = [draw(numbers_of(names)) for _ in range(draw(st.integers(1, 3)))]
+        items = [draw(positive_numbers(names)) for _ in range(draw(st.integers(1, 3)))]
         module["repeat"] = {names.add("numbers"): items}
     elif repeat == "list":
         over = draw(st.sampled_from(names.lists))
@@ -164,7 +164,7 @@ def modules(draw, names, blocks, depth):
     if draw(st.booleans()):
         module["dtype"] = draw(st.sampled_from(["f32", "bf16"]))
     if draw(st.booleans()):
-        module["init"] = "ones" if draw(st.booleans()) else {"constant": {"value": draw(numbers_of(names))}}
+        module["init"] = "ones" if draw(st.booleans()) else {"constant": {"value": draw(positive_numbers(names))}}
     if blocks and draw(st.booleans()):
         block = draw(st.sampled_from(sorted(blocks)))
         module |= {"block": block, "args": {arg: draw(variables(names, kind)) for arg, kind in blocks[block].items()}}
@@ -172,16 +172,17 @@ def modules(draw, names, blocks, depth):
         if depth and draw(st.booleans()):
             module[f"m{i}"] = draw(modules(names, blocks, depth - 1))
             continue
-        module[f"t{i}"] = {"shape": [draw(numbers_of(names)), 2]}
+        module[f"t{i}"] = {"shape": [draw(positive_numbers(names)), 2]}
         if draw(st.booleans()):
-            module[f"t{i}"]["init"] = {"constant": {"value": draw(numbers_of(names))}}
+            module[f"t{i}"]["init"] = {"constant": {"value": draw(positive_numbers(names))}}
         if names.texts and draw(st.booleans()):
-            module[f"t{i}"]["when"] = f"{draw(st.sampled_from(names.texts))} == 'a' or {draw(numbers_of(names))} > 1"
+            text, number = draw(st.sampled_from(names.texts)), draw(positive_numbers(names))
+            module[f"t{i}"]["when"] = f"{text} == 'a' or {number} > 1"
     return module
 
 
 @st.composite
-def briefs(draw):
+def short_specs(draw):
     spec_names = Names()
     spec = {"vars": {}, "blocks": {}}
     for kind in KINDS:
@@ -192,7 +193,7 @@ def briefs(draw):
         names = spec_names.copy()
         kinds = draw(st.lists(st.sampled_from(KINDS), max_size=3))
         args = {names.add(kind): kind for kind in kinds}
-        body = {"inner": draw(modules(names, blocks, 1)), "t": {"shape": [draw(numbers_of(names))]}}
+        body = {"inner": draw(modules(names, blocks, 1)), "t": {"shape": [draw(positive_numbers(names))]}}
         spec["blocks"][f"b{b}"] = {"args": list(args), **body} if args else body
         blocks[f"b{b}"] = args
     spec["modules"] = {"init": "ones", "dtype": "f64", "top": draw(modules(spec_names, blocks, 2)),
@@ -268,7 +269,7 @@ def planned(spec, folder):
 
 
 @generated(100)
-@given(spec=briefs())
+@given(spec=short_specs())
 def test_random_short_specs_equal_specs_written_out(spec, tmp_path_factory):
     """Blocks, lists, texts, variables and defaults give the same tensors as a spec that is written out."""
     folder = tmp_path_factory.mktemp("language")
