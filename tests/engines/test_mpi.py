@@ -46,7 +46,7 @@ def script_of(tmp_path, *options):
     return script
 
 
-def test_three_nodes(cluster, tmp_path):
+def test_mpi_job_on_three_nodes_makes_the_folder(cluster, tmp_path):
     run_ok("gen", "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", tmp_path / "whole")
     out = tmp_path / 'out "$(x)" it\'s'
     script = script_of(tmp_path, "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", out, "--nodes", len(NODES))
@@ -56,7 +56,7 @@ def test_three_nodes(cluster, tmp_path):
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_three_nodes_and_a_bucket(cluster, tmp_path, object_store):
+def test_mpi_job_on_three_nodes_fills_a_bucket(cluster, tmp_path, object_store):
     """A node has no variables but those that mpirun hands on, as behind ssh."""
     programs = pathlib.Path(cluster["PATH"].partition(":")[0])
     here = (programs / "here").read_text()
@@ -71,7 +71,7 @@ def test_three_nodes_and_a_bucket(cluster, tmp_path, object_store):
     assert tree_of(tmp_path / "made") == tree_of(tmp_path / "whole") and object_store.refused == []
 
 
-def test_a_process_sees_all_cores(cluster, tmp_path):
+def test_mpi_process_uses_all_cores(cluster, tmp_path):
     cores = tmp_path / "cores"
     cores.write_text(f"#!/bin/sh\n[ $1 = finalize ] || nproc >> {tmp_path / 'seen'}\n")
     cores.chmod(0o755)
@@ -82,7 +82,7 @@ def test_a_process_sees_all_cores(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("status, runs", [(2, 1), (4, 1), (70, 1), (3, 3), (137, 3)])
-def test_statuses(cluster, tmp_path, status, runs):
+def test_mpi_job_retries_only_transient_failures(cluster, tmp_path, status, runs):
     """What would come again is not tried again; the rest is, twice."""
     script = script_of(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", 1)
     fails = tmp_path / "fails"
@@ -96,7 +96,7 @@ def test_statuses(cluster, tmp_path, status, runs):
     assert (tmp_path / "runs").read_text().count("\n") == runs
 
 
-def test_another_mpirun_is_refused(tmp_path):
+def test_unknown_mpirun_is_rejected(tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "mpirun").write_text("#!/bin/sh\necho Something 1.0\n")

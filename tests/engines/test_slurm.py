@@ -57,7 +57,7 @@ def processes_of(folder):
     return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
 
 
-def test_a_job_of_four_nodes(slurm, made, tmp_path):
+def test_slurm_job_on_four_nodes_makes_the_folder(slurm, made, tmp_path):
     script, out = made("--nodes", 4)
     job = slurm.submit("--wait", script, cwd=tmp_path)
     assert slurm.job(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
@@ -68,7 +68,7 @@ def test_a_job_of_four_nodes(slurm, made, tmp_path):
     assert slurm.job(job)["NumNodes"] == "3" and tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_a_task_sees_all_cores(slurm, tmp_path):
+def test_slurm_task_uses_all_cores(slurm, tmp_path):
     """Within srun of the script: the node has two, and a task of one core would see one."""
     (tmp_path / "cores").write_text("#!/bin/sh\nnproc >> " + str(tmp_path / "seen") + "\n")
     (tmp_path / "cores").chmod(0o755)
@@ -78,7 +78,7 @@ def test_a_task_sees_all_cores(slurm, tmp_path):
     assert (tmp_path / "seen").read_text().split() == [str(os.cpu_count())] * 3
 
 
-def test_a_killed_run_is_queued_again(slurm, made, tmp_path):
+def test_slurm_job_requeues_itself_after_sigkill(slurm, made, tmp_path):
     """The job queues itself after a killed task, three times at most."""
     script, out = made("--nodes", 2)
     set_delay(tmp_path, 20)
@@ -96,7 +96,7 @@ def test_a_killed_run_is_queued_again(slurm, made, tmp_path):
     assert slurm.job(job)["ExitCode"] == "0:0" and tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_mistakes_are_not_tried_again(slurm, made, tmp_path):
+def test_slurm_job_does_not_retry_mistakes(slurm, made, tmp_path):
     script, out = made("--nodes", 2)
     run_ok("gen", "llama3-tiny", "-o", out)  # another plan
     job = slurm.submit(script, cwd=tmp_path)
@@ -104,7 +104,7 @@ def test_mistakes_are_not_tried_again(slurm, made, tmp_path):
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "4:0", "0"), log_of(tmp_path, job)
 
 
-def test_the_limit_of_time(slurm, made, tmp_path):
+def test_slurm_job_requeues_itself_before_the_time_limit(slurm, made, tmp_path):
     """A minute before it the job queues itself; what was done stays."""
     script, out = made("--nodes", 1)
     set_delay(tmp_path, 300)
@@ -119,7 +119,7 @@ def test_the_limit_of_time(slurm, made, tmp_path):
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_a_lost_node(slurm, made, tmp_path):
+def test_slurm_job_resumes_after_a_lost_node(slurm, made, tmp_path):
     """Slurm queues the job again, and other nodes make what the lost one had to make."""
     script, out = made("--nodes", 3)
     set_delay(tmp_path, 30)
@@ -140,7 +140,7 @@ def test_a_lost_node(slurm, made, tmp_path):
     wait_for(slurm.is_idle)
 
 
-def test_two_jobs_on_one_folder(slurm, made, tmp_path):
+def test_two_slurm_jobs_can_share_a_folder(slurm, made, tmp_path):
     script, out = made("--nodes", 2)
     set_delay(tmp_path, 2)
     jobs = [slurm.submit(script, cwd=tmp_path), slurm.submit("--nodes=1", script, cwd=tmp_path)]
@@ -153,14 +153,14 @@ def queued(slurm):
     return slurm.run("squeue", "-h", "-o", "%j")
 
 
-def test_an_array(slurm, made, tmp_path):
+def test_slurm_array_makes_the_folder(slurm, made, tmp_path):
     script, out = made("--array", "--nodes", 16)
     subprocess.run(["sh", script], env=slurm.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
     wait_for(lambda: not queued(slurm), 120)
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_an_array_that_loses_tasks(slurm, made, tmp_path):
+def test_slurm_array_requeues_only_missing_parts(slurm, made, tmp_path):
     """Only the parts that are missing are queued again."""
     script, out = made("--array", "--nodes", 8)
     said = subprocess.run(["sh", script, "--begin=now+5"], env=slurm.env, cwd=tmp_path, check=True, text=True,
@@ -176,7 +176,7 @@ def test_an_array_that_loses_tasks(slurm, made, tmp_path):
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
-def test_a_mistake_ends_an_array(slurm, made, tmp_path):
+def test_slurm_array_ends_after_a_mistake(slurm, made, tmp_path):
     script, out = made("--array", "--nodes", 16)
     run_ok("gen", "llama3-tiny", "-o", out)
     before = tree_of(out)
@@ -189,7 +189,7 @@ def test_a_mistake_ends_an_array(slurm, made, tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--array"]])
-def test_a_bucket(slurm, made, tmp_path, object_store, options):
+def test_slurm_jobs_fill_a_bucket(slurm, made, tmp_path, object_store, options):
     """Jobs have the variables of whoever submits them."""
     script, url = made("--nodes", 4, *options, out="s3://bucket/it's $x")
     env = {**slurm.env, **object_store.environment}
@@ -202,7 +202,7 @@ def test_a_bucket(slurm, made, tmp_path, object_store, options):
     assert tree_of(tmp_path / "made") == tree_of(tmp_path / "whole") and object_store.refused == []
 
 
-def test_arrays_above_the_limit(slurm, tmp_path):
+def test_slurm_arrays_above_the_limit_are_rejected(slurm, tmp_path):
     """Slurm here has its default limit: 1,001 tasks are taken, and more are refused before Slurm does."""
     assert "MaxArraySize            = 1001" in slurm.run("scontrol", "show", "config")
     text = run_ok("jobs", "slurm", "llama3.1-405b", "-o", tmp_path / "out", "--array", "--nodes", 1001).stdout

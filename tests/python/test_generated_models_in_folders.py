@@ -183,7 +183,7 @@ def same_part(case, name):
 
 @generated(60)
 @given(case=cases().filter(can_be_known).filter(lambda c: not c["copy"] or not same_part(c, c["copy"])))
-def test_generated_models_in_folders(case):
+def test_generated_models_are_found_in_folders_of_a_run(case):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         path, weights, copy, count = write(case, folder)
@@ -205,7 +205,7 @@ def test_generated_models_in_folders(case):
             assert result.returncode == 5 or len(result.stdout.splitlines()) == 1 + len(weights) + len(copy), result
 
 
-def test_of_the_optimizer_if_it_is_asked_for(tmp_path):
+def test_inspect_reads_optimizer_state_on_request(tmp_path):
     """A part without weights can be chosen, too."""
     weights = weights_of(1, ["a.weight", "b.bias"])
     torch.save({"model": weights, "optimizer": state_of("adamw-by-name", weights), "epoch": 3}, tmp_path / "in.pt")
@@ -240,7 +240,7 @@ RANKS = {
 
 
 @pytest.mark.parametrize("case", RANKS)
-def test_one_rank_is_refused_beside_the_others(tmp_path, case):
+def test_one_ranks_file_is_rejected_next_to_its_siblings(tmp_path, case):
     name, sibling, joins = RANKS[case]
     weights = weights_of(1, ["a.weight", "b.weight"])
     for rank, tree in ranks_of({"model": weights, "iteration": 3}, "model").items():
@@ -256,7 +256,7 @@ def test_one_rank_is_refused_beside_the_others(tmp_path, case):
     run_ok("digest", path)  # Files of whole runs, such as Composer's, can have this name.
 
 
-def test_a_rank_of_something_else(tmp_path):
+def test_numbered_files_are_not_mistaken_for_ranks(tmp_path):
     """Numbers of LoRA ranks and of successive checkpoints are not taken for ranks of processes."""
     weights = weights_of(1, ["a.weight"])
     for name in ("lora_rank8.pt", "lora_rank16.pt", "checkpoint_1.pt", "checkpoint_2.pt", "epoch_0.pt", "epoch_1.pt"):
@@ -265,7 +265,7 @@ def test_a_rank_of_something_else(tmp_path):
         run_ok("digest", path)
 
 
-def test_one_rank_is_refused_alone(tmp_path):
+def test_one_ranks_file_is_rejected_by_its_content(tmp_path):
     """One rank's file is refused if its content shows it: Megatron's arguments, ZeRO's shapes or FSDP's flat
     parameters."""
     weights = weights_of(1, ["a.weight", "b.weight"])
@@ -297,7 +297,7 @@ def test_one_rank_is_refused_alone(tmp_path):
     ({"tok_embeddings": (5, 8), "layers.0.attention.wo": (8, 4)}, {"dim": 8, "n_heads": 2}, False),  # Llama 3
     ({"tok_embeddings": (5, 8), "layers.0.attention.wo": (8, 4)}, None, False),
     ({"tok_embeddings": (10, 8), "layers.0.attention.wo": (8, 6)}, {"dim": 8, "n_heads": 2, "head_dim": 3}, True)])  # Mistral Nemo
-def test_one_slice_of_metas(tmp_path, shapes, params, is_whole):
+def test_one_shard_of_a_meta_checkpoint_is_rejected(tmp_path, shapes, params, is_whole):
     torch.save({**{f"{name}.weight": torch.ones(shape) for name, shape in shapes.items()}, "norm.weight": torch.ones(8)},
                tmp_path / "consolidated.00.pth")
     if params:
@@ -326,7 +326,7 @@ def save_parts(rank, folder):
     torch.distributed.destroy_process_group()
 
 
-def test_one_rank_of_sharded_tensors_is_refused(tmp_path):
+def test_one_rank_of_sharded_tensors_is_rejected(tmp_path):
     torch.multiprocessing.spawn(save_parts, (str(tmp_path),), nprocs=2)
     for name, words in (("fsdp2", "DTensor"), ("local_state_dict", "ShardedTensor"), ("sharded_state_dict", "ShardedTensor"),
                         ("parameters", "")):

@@ -108,7 +108,7 @@ def may_be_refused(case):
 
 @generated(25)
 @given(case=cases())
-def test_generated_names(case):
+def test_convert_resolves_generated_renamings(case):
     with tempfile.TemporaryDirectory() as name:
         folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
         wanted = folder_of(case, folder)

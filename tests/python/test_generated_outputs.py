@@ -142,7 +142,7 @@ def judge(case, before, after, done, target):
 
 @generated(90)
 @given(case=cases())
-def test_generated_outputs(case):
+def test_generated_outputs_replace_only_their_own_files(case):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         (folder / "spec.yaml").write_text(SPEC)
@@ -179,7 +179,7 @@ def full_disks(draw):
 
 @generated(60)
 @given(case=full_disks())
-def test_generated_outputs_on_a_full_disk(case):
+def test_generated_outputs_survive_a_full_disk(case):
     if not can_mount():
         pytest.skip("not tested: outputs on a full disk, since nothing can be mounted here")
     with tempfile.TemporaryDirectory() as scratch:

@@ -54,7 +54,7 @@ def views_of(case):
 
 @generated(60)
 @given(case=cases())
-def test_parts_of_a_conversion_are_the_whole(case):
+def test_convert_in_parts_equals_one_run(case):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         spec = folder / "spec.yaml"

@@ -68,7 +68,7 @@ def megatron_settings(draw):
 @example({"layers": 18, "pipe": 2, "virtual": 2, "last": 6})  # Ranks of 12 and 6 layers, not stages of 6.
 @example({"layers": 8, "pipe": 2, "virtual": 2, "first": 4, "last": 4})  # Megatron-core divides by zero.
 @given(setting=megatron_settings())
-def test_generated_settings_of_megatron(tmp_path_factory, setting):
+def test_generated_pipelines_match_megatron(tmp_path_factory, setting):
     layout = setting.get("layout")
     words = {"first": "layers_in_first", "last": "layers_in_last", "embedding": "first_counts_as",
              "loss": "last_counts_as", "layout": "stages", "virtual": "virtual"}
@@ -88,7 +88,7 @@ def test_generated_settings_of_megatron(tmp_path_factory, setting):
     "layers": strategies.integers(1, 40), "pipe": strategies.integers(1, 5), "virtual": strategies.integers(1, 5),
     "before": strategies.integers(0, 3), "behind": strategies.integers(0, 3),
     "style": strategies.sampled_from(["loop", "v"])}))
-def test_generated_settings_of_torchtitan(tmp_path_factory, setting):
+def test_generated_pipelines_match_torchtitan(tmp_path_factory, setting):
     made = held_of(tmp_path_factory.getbasetemp(), setting["layers"], setting["pipe"], virtual=setting["virtual"],
                    style=setting["style"], first_counts_as=setting["before"], last_counts_as=setting["behind"],
                    remainder="first")

@@ -179,7 +179,7 @@ PADDED = {"shape": [1024, 1020], "shard": [[], ["a"]], "uneven": "pad", "dtype":
 @generated(45)
 @example(({"shardinit": 1, "name": "padded", "mesh": {"axes": {"a": 8}}, "modules": {"w": PADDED}}, []))
 @given(case=specs())
-def test_generated_programs(jax, case):
+def test_generated_programs_compute_the_bits_of_gen(jax, case):
     spec, options = case
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -99,7 +99,7 @@ def cases():
 
 @generated(400)
 @given(case=cases())
-def test_generated_damage_of_texts(case):
+def test_readers_survive_generated_damage_of_metadata(case):
     made, elements = folders()
     source, wanted = made[case["folder"]], elements[case["folder"]]
     with tempfile.TemporaryDirectory() as scratch:

@@ -78,7 +78,7 @@ def cases(draw):
 
 @generated(60)
 @given(case=cases())
-def test_generated_sets(case, tmp_path_factory):
+def test_generated_set_options_equal_edited_specs(case, tmp_path_factory):
     spec, settings = case
     folder = tmp_path_factory.mktemp("set")
 
@@ -98,7 +98,7 @@ def test_generated_sets(case, tmp_path_factory):
 
 @generated(60)
 @given(name=st.sampled_from(["hidden", "layers", "vocabulary"]), at=st.integers(0, 9), letter=st.sampled_from("xqz"))
-def test_generated_misspellings(name, at, letter, tmp_path_factory):
+def test_set_rejects_generated_misspellings(name, at, letter, tmp_path_factory):
     """A name with one wrong letter is only added with `+`."""
     folder = tmp_path_factory.mktemp("misspelt")
     (folder / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "vars": {"d": 1, "layers": 1, name: 1}}))

@@ -135,7 +135,7 @@ class Drawn:
 
 @generated(12)
 @given(draw=strategies.randoms(use_true_random=False))
-def test_generated_sources(draw, tmp_path_factory):
+def test_generated_source_expressions_match_numpy(draw, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("sources")
     drawn = Drawn(draw)
     (tmp_path / "model").mkdir()

@@ -108,7 +108,7 @@ def same(found, wanted):
 
 @generated(60)
 @given(case=cases())
-def test_generated_torch_files(case):
+def test_generated_torch_files_are_read_exactly(case):
     forms, form, protocol, container, wrapping, unread, ending, options, seed = case
     bits = torch.Generator().manual_seed(seed)
     state = {f"w{i}.x": tensor_of(f, bits) for i, f in enumerate(forms)}

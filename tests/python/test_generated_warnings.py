@@ -98,7 +98,7 @@ def warnings_of(spec, folder):
 
 @generated(60)
 @given(spec=models(), spoil=st.sampled_from(SPOILERS))
-def test_generated_planted_mistakes(spec, spoil, tmp_path_factory):
+def test_validate_warns_of_each_generated_mistake(spec, spoil, tmp_path_factory):
     folder = tmp_path_factory.mktemp("spec")
     assert warnings_of(spec, folder) == []
     message = spoil(spec)

@@ -46,7 +46,7 @@ def arrays(draw):
 
 @generated(60)
 @given(case=st.tuples(st.lists(arrays(), min_size=1, max_size=3), st.sampled_from(sorted(METADATA)), st.integers(0, 1 << 30)))
-def test_generated_zarr(case):
+def test_generated_zarr_arrays_are_read_exactly(case):
     forms, described, seed = case
     bits = np.random.default_rng(seed)
     wanted, is_defined = {}, True

@@ -99,7 +99,7 @@ def in_json(tensors):
 
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
-def test_the_tree_has_every_tensor(spec):
+def test_graph_tree_lists_every_tensor(spec):
     tree, = trees_of(run_ok("graph", spec).stdout)
     graph = run_json("graph", spec)
     assert tree == in_json(graph["logical"]) == in_json(graph["stored"])
@@ -107,13 +107,13 @@ def test_the_tree_has_every_tensor(spec):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_tree_of_a_layout_has_every_tensor(layout):
+def test_graph_tree_of_a_layout_lists_every_tensor(layout):
     text, graph = run_ok("graph", LLAMA, "--layout", layout).stdout, run_json("graph", LLAMA, "--layout", layout)
     assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert len(text.splitlines()) < 50
 
 
-def test_tensors_apart(apart):
+def test_graph_folds_numbered_tensors_that_are_not_adjacent(apart):
     text, graph = run_ok("graph", apart, "--layout", "apart").stdout, run_json("graph", apart, "--layout", "apart")
     assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert "slice axis=0 start={0…3} stop={1…4} of l.{0…4}.experts" in text
@@ -130,7 +130,7 @@ FORMS = [{}, {"shape": "[4, 9]"}, {"dtype": "bf16"}, {"init": "{uniform: {low: 0
 
 
 @pytest.mark.parametrize("number", range(len(FORMS)))
-def test_modules_that_differ_in_anything_stand_apart(tmp_path, number):
+def test_graph_folds_only_modules_equal_in_everything(tmp_path, number):
     """Modules share a row only if they are equal in everything, even if their forms use the same slot of the pool of
     forms."""
     base = {"shape": "[9, 4]", "dtype": "f32", "init": "{normal: {std: 1}}", "shard": "[a]"}
@@ -149,7 +149,7 @@ def test_modules_that_differ_in_anything_stand_apart(tmp_path, number):
     assert re.findall(r"^ *(\S.*\.w) ", text, re.M) == wanted
 
 
-def test_only(apart):
+def test_graph_only_selects_tensors_and_their_inputs(apart):
     graph = run_json("graph", apart, "--layout", "apart", "--only", "l.3.w")
     assert {t["path"] for t in graph["stored"]} == {"m.3.w", "both"}
     assert {t["path"] for t in graph["logical"]} == {f"l.{i}.w" for i in range(5)}
@@ -199,7 +199,7 @@ layouts:
     assert re.findall(r"^in layout (\w+) +(\S+)", text, re.M) == [("l", "(omitted)"), ("k", "x")]
 
 
-def test_json_is_that_of_the_plan(apart, tmp_path):
+def test_graph_json_equals_the_plan(apart, tmp_path):
     graph = run_json("graph", apart, "--layout", "apart")
     run_ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
@@ -285,7 +285,7 @@ def drawing_of(*arguments):
 
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
-def test_drawings_are_well_formed(spec):
+def test_dot_drawings_have_one_node_for_each_row(spec):
     drawing = drawing_of(spec)
     rows = re.findall(r"  \w+ +\[[\d, ]*\]  ", run_ok("graph", spec).stdout)
     assert not drawing.edges and len(drawing.nodes) == len(rows)
@@ -295,7 +295,7 @@ def test_drawings_are_well_formed(spec):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_node_of_a_layout_has_its_edges(layout):
+def test_every_dot_node_of_a_layout_has_edges(layout):
     drawing = drawing_of(LLAMA, "--layout", layout)
     # The drawing for 32 layers is as large as the one for 3.
     few = drawing_of(LLAMA, "--layout", layout, "--set", "vars.layers=3")
@@ -308,7 +308,7 @@ def test_every_node_of_a_layout_has_its_edges(layout):
     assert labels == ({"", "× 32"} if layout == "maxtext" else {""})
 
 
-def test_ties_and_several_operands(apart):
+def test_dot_draws_ties_and_repeated_operands(apart):
     drawing = drawing_of(apart, "--layout", "apart")
     assert {label for _, _, label in drawing.edges} == {"", "tie", "× 10"}
     folded = drawing_of(apart, "--layout", "apart", "--depth", "1")

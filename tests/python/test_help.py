@@ -30,7 +30,7 @@ def initializers():
 # help -------------------------------------------------------------------------
 
 @pytest.mark.quick
-def test_help_without_a_name_has_all_names():
+def test_help_lists_all_names():
     text = run_ok("help").stdout
     words = set(re.findall(r"[\w./-]+", text))
     assert {entry["name"] for kind in LISTED.values() for entry in kind} | LISTED.keys() <= words
@@ -40,7 +40,7 @@ def test_help_without_a_name_has_all_names():
 
 
 @pytest.mark.parametrize("place", MAPPINGS)
-def test_pages_of_keys_say_what_the_schema_says(place):
+def test_help_of_keys_matches_the_schema(place):
     for key, schema in MAPPINGS[place]["properties"].items():
         page = flat(run_ok("help", place + key).stdout)
         assert page.startswith(f"{key}: a key of ") and flat(schema["description"]) in page, key
@@ -51,7 +51,7 @@ def test_pages_of_keys_say_what_the_schema_says(place):
         assert re.search(r"page shardinit-[a-z-]+\([157]\)", page)
 
 
-def test_pages_of_initializers_have_their_parameters():
+def test_help_of_initializers_lists_their_parameters():
     for name, schema in initializers().items():
         page = flat(run_ok("help", f"init.{name}").stdout)
         assert page.startswith(f"{name}: an initializer ") and flat(schema["description"]) in page
@@ -66,7 +66,7 @@ def test_pages_of_initializers_have_their_parameters():
         assert (f"{{{name}: {{" in page) == bool(required) and all(f"{r}: …" in page for r in required)
 
 
-def test_every_listed_name_has_a_page():
+def test_help_has_a_page_for_every_listed_name():
     for kind, entries in LISTED.items():
         assert flat(run_ok("list", kind).stdout) in flat(run_ok("help", kind).stdout)
         for entry in random.Random(kind).sample(entries, min(len(entries), 6)):
@@ -74,7 +74,7 @@ def test_every_listed_name_has_a_page():
             assert flat(entry["description"]) in flat(run_ok("help", entry["name"]).stdout)
 
 
-def test_phrases_of_functions_are_in_the_schema():
+def test_schema_describes_every_function():
     description = SCHEMA["definitions"]["expression"]["description"]
     for entry in LISTED["functions"]:
         own = not entry["name"].startswith(("jax_", "torch_"))
@@ -84,7 +84,7 @@ def test_phrases_of_functions_are_in_the_schema():
 
 
 @pytest.mark.parametrize("command", ["gen", "help", "capture", "completion"])
-def test_help_of_a_command_is_its_help(command, tmp_path):
+def test_help_of_a_command_equals_its_help_option(command, tmp_path):
     assert run_ok("help", command, env={"PATH": ""}).stdout == run_ok(command, "--help", env={"PATH": ""}).stdout
 
 
@@ -92,12 +92,12 @@ def test_help_of_a_command_is_its_help(command, tmp_path):
     ("xavier_unifrom", "did you mean `xavier_uniform`?"), ("shardng", "did you mean `sharding`?"),
     ("mesh.axis", "did you mean `mesh.axes`?"), ("generate", "did you mean `gen`?"),
     ("init.nomral", "did you mean `init.normal`?"), ("qqqqqqqq", "`shardinit help` shows what there is to ask")])
-def test_a_wrong_word_suggests(typed, hint):
+def test_help_suggests_a_name_for_a_misspelled_word(typed, hint):
     result = run_tool("help", typed)
     assert result.returncode == 2 and f"there is no help on `{typed}`" in result.stderr and hint in result.stderr
 
 
-def test_pages_of_words_and_of_several_things():
+def test_help_resolves_aliases_and_ambiguous_names():
     assert run_ok("help", "dedupe").stdout == run_ok("help", "replicas").stdout
     assert [line.split(":")[0] for line in run_ok("help", "axes").stdout.splitlines() if re.match(r"\w", line)] == ["axes"] * 3
     text = run_ok("help", "normal").stdout
@@ -115,7 +115,7 @@ RECIPES = ["huggingface", "megatron", "torchtitan", "maxtext"]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_new_from_random_flags(seed, tmp_path):
+def test_new_writes_a_valid_spec_for_random_flags(seed, tmp_path):
     """The printed spec is valid and has the number of parameters given by the formula in the manual page."""
     draw = random.Random(seed)
     kv_heads = draw.randint(1, 4)
@@ -155,7 +155,7 @@ def test_new_from_random_flags(seed, tmp_path):
 
 
 @pytest.mark.parametrize("model", [entry["name"] for entry in LISTED["models"]])
-def test_new_from_a_shipped_model(model, tmp_path):
+def test_new_from_a_shipped_model_equals_the_model(model, tmp_path):
     """Apart from its name, the spec equals the model; its comments list the model's variables and their values."""
     text = run_ok("new", "mine", "--from", model).stdout
     (tmp_path / "x.yaml").write_text(text)
@@ -166,7 +166,7 @@ def test_new_from_a_shipped_model(model, tmp_path):
     assert run_json("plan", tmp_path / "x.yaml") == plan
 
 
-def test_new_from_a_model_with_flags(tmp_path):
+def test_new_from_a_model_applies_flags(tmp_path):
     spec = tmp_path / "x.yaml"
     run_ok("new", "mine", "--from", "llama3-tiny", "--layers", 3, "--hidden", 64, "--mesh", "tensor=2", "--init", "megatron",
            "--dtype", "f32", "-o", spec)
@@ -189,7 +189,7 @@ def test_new_from_a_model_with_flags(tmp_path):
     (["--width", "96", "--heads", "6", "--kv-heads", "4"], "`--heads 6` is not a multiple of `--kv-heads 4`"), (["--layers", "0"], "use a whole number from 1"),
     (["--layers", "4k"], "use a whole number from 1"), (["--mesh", "fsdp"], "axis=size"), (["--dtype", "float99"], "float99"),
     (["--sharding", "torchtitn"], "torchtitn"), (["a/b"], "a/b")])
-def test_new_refuses(arguments, words, tmp_path):
+def test_new_rejects_wrong_arguments(arguments, words, tmp_path):
     result = run_tool("new", *arguments, "-o", tmp_path / "x.yaml")
     assert result.returncode == 2 and words in result.stderr and result.stdout == "" and not list(tmp_path.iterdir()), result
 
@@ -208,7 +208,7 @@ def programs(tmp_path):
 
 
 @pytest.mark.parametrize("status", [0, 2, 3])
-def test_capture_passes_everything_on(status, programs):
+def test_capture_passes_arguments_output_and_status_through(status, programs):
     words = ["torch", "my:Up", "--args", '[3, "a b"]', "-o", "-", "-o", "x", "--", "--help", "-q"]
     env = {"PATH": f"{programs}:/bin", "STATUS": str(status)}
     result = run_tool("capture", *words, env=env)
@@ -216,7 +216,7 @@ def test_capture_passes_everything_on(status, programs):
     assert run_tool("capture", "--help", env=env).stdout == "<--help>"
 
 
-def test_capture_that_is_not_installed(programs):
+def test_capture_reports_that_it_is_not_installed(programs):
     result = run_tool("capture", "torch", "my:Up", "-o", "x", env={"PATH": "/nowhere"})
     assert result.returncode == 2 and result.stdout == "" and "`shardinit-capture` is not installed" in result.stderr
     assert "pip install shardinit-*.whl" in result.stderr and "pip install ./src/python" in result.stderr
@@ -226,7 +226,7 @@ def test_capture_that_is_not_installed(programs):
     assert result.returncode == 2 and "is not installed" in result.stderr
 
 
-def test_capture_that_cannot_be_run(programs):
+def test_capture_reports_that_it_cannot_be_run(programs):
     (programs / "shardinit-capture").chmod(0o644)
     result = subprocess.run([BINARY, "capture", "torch"], env={**CLEAN, "PATH": str(programs)}, capture_output=True, text=True)
     assert result.returncode == 2 and "shardinit-capture" in result.stderr

@@ -146,13 +146,13 @@ def forms_of(spec):
     return {path: (list(tensor.global_shape), DTYPES[tensor.dtype]) for path, tensor in spec.tensors.items()}
 
 
-def test_every_family_is_tested():
+def test_every_imported_family_is_tested():
     files = {path.stem for path in (ROOT / "configs/huggingface").glob("*.yaml")}
     assert files - {"_all"} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
-def test_is_the_model_of_transformers(name, changes, tmp_path):
+def test_import_makes_the_model_of_transformers(name, changes, tmp_path):
     """Names, shapes, types and values equal Transformers', also for the spec that `import` writes."""
     config, path = saved(name, changes, tmp_path)
     states = [made_by(config, seed) for seed in range(3)]
@@ -199,7 +199,7 @@ def others_of(value):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_field(name, tmp_path):
+def test_import_follows_or_rejects_every_config_field(name, tmp_path):
     """`import` follows or rejects every field of the class that changes tensors."""
     of, tiny, _ = FAMILIES[name]
     config_class = getattr(transformers, of).config_class
@@ -244,7 +244,7 @@ def declared(path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_field_has_a_name(name):
+def test_import_knows_every_config_field(name):
     """Fields of the class that change no tensor are listed too, so that misspelled fields are noticed."""
     config = getattr(transformers, FAMILIES[name][0]).config_class
     fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
@@ -278,7 +278,7 @@ def declared_types(path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_field_has_the_type_of_the_class(name):
+def test_config_fields_have_the_types_of_transformers(name):
     config = getattr(transformers, FAMILIES[name][0]).config_class
     of_any = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
     theirs = {field.name: json_types(field.type) for field in dataclasses.fields(config) if field.name not in of_any}
@@ -406,7 +406,7 @@ def preset(name, folder):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_file_is_the_spec_of_configs(name, tmp_path):
+def test_published_config_equals_the_shipped_spec(name, tmp_path):
     """A config.json from the Hub and the spec in configs/ make the same tensors."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PUBLISHED[name], indent=2))
@@ -423,7 +423,7 @@ WITHOUT_FAMILY = {"clip-vit-b-32", "convnext-tiny-224", "jamba-v0.1"} | OTHERS
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER - WITHOUT_FAMILY))
-def test_exported_file_is_the_same_model(name, tmp_path):
+def test_exported_config_imports_as_the_same_model(name, tmp_path):
     """Importing the config.json that `export` writes gives the same digests."""
     spec = preset(name, tmp_path)
     sets = {"seed": 0, **{f"vars.{variable}": value for variable, value in MODELS[name].tiny.items()}}
@@ -440,7 +440,7 @@ def config_of(folder, **changes):
     return path
 
 
-def test_every_command_takes_it(tmp_path):
+def test_every_command_accepts_a_config_json(tmp_path):
     path, written = config_of(tmp_path), tmp_path / "model.yaml"
     run_ok("import", path, "-o", written)
     for command in ["plan", "validate", "digest", "stats", "graph", "program"]:
@@ -469,7 +469,7 @@ LLAMA_CONFIGS = {
 
 @pytest.mark.parametrize("changes", LLAMA_CONFIGS.values(), ids=LLAMA_CONFIGS)
 @pytest.mark.parametrize("file", ["llama", "mistral"])
-def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
+def test_maxtext_layout_matches_the_rotary_embedding(file, changes, tmp_path):
     """The layout orders queries and keys for rotating neighbours or, for a Mistral, halves of a head as in
     Transformers."""
     config, spec = config_of(tmp_path, **changes), tmp_path / "chosen.yaml"
@@ -479,7 +479,7 @@ def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mistral", "mixtral"])
-def test_layout_of_maxtext_is_in_the_order_of_transformers(name, tmp_path):
+def test_maxtext_layout_keeps_the_order_of_transformers(name, tmp_path):
     _, path = saved(name, {}, tmp_path)
     check_max_text(path, turned=False)
 
@@ -496,7 +496,7 @@ def check_max_text(path, turned):
                 np.testing.assert_array_equal(kernel[:, layer], rows.transpose(2, 0, 1))
 
 
-def test_exported_again(tmp_path):
+def test_export_copies_the_config_json(tmp_path):
     """`export` copies a config.json: fields of variables follow the variables, and other fields stay unchanged."""
     others = {"rope_scaling": ROPE, "eos_token_id": [2, 3], "time_step_limit": [0.0, math.inf], "huge": 1e30,
               "label": "=x", "dtype": "bfloat16"}
@@ -525,7 +525,7 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize("name, changes, variable, expected", FOLLOWED, ids=lambda value: str(value)[:40])
-def test_exported_file_follows_set(name, changes, variable, expected, tmp_path):
+def test_exported_config_follows_set(name, changes, variable, expected, tmp_path):
     """`--set` changes the exported config.json too, so that `from_pretrained` loads the same model."""
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
@@ -545,7 +545,7 @@ def test_exported_file_follows_set(name, changes, variable, expected, tmp_path):
     assert not any(loading.values()), loading
 
 
-def test_layers_of_a_t5_by_their_other_name(tmp_path):
+def test_t5_decoder_layers_default_to_num_layers(tmp_path):
     """As in T5Config, only `num_layers` sets the default number of decoder layers."""
     path = tmp_path / "config.json"
     for given, layers in ({"num_layers": 2}, 2), ({"num_hidden_layers": 2, "num_decoder_layers": 3}, 3), ({"num_hidden_layers": 2}, 6):
@@ -559,7 +559,7 @@ def test_layers_of_a_t5_by_their_other_name(tmp_path):
     assert "write `num_layers` instead, or give `num_decoder_layers` too" in result.stderr
 
 
-def test_defaults_are_listed(tmp_path):
+def test_import_lists_defaults(tmp_path):
     path = config_of(tmp_path, intermediate_size=None)
     result = run_ok("import", path, "-o", tmp_path / "model.yaml")
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("defaults of Transformers: ")]
@@ -567,7 +567,7 @@ def test_defaults_are_listed(tmp_path):
     assert f"# {line}" in (tmp_path / "model.yaml").read_text().splitlines()[1]
 
 
-def test_of_several_classes_the_first_is_taken(tmp_path):
+def test_import_uses_the_first_of_several_architectures(tmp_path):
     path = config_of(tmp_path, architectures=["LlamaForCausalLM", "LlamaModel"])
     result = run_ok("import", path)
     assert "`architectures` names 2 classes; this is the model of the first, `LlamaForCausalLM`" in result.stderr
@@ -619,7 +619,7 @@ WRONG = {  # text of the file, or changes to a Llama's config → the message, w
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("command", ["import", "validate"])
-def test_mistakes(command, name, tmp_path):
+def test_import_rejects_wrong_configs(command, name, tmp_path):
     given, message = WRONG[name]
     path = config_of(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
     if isinstance(given, str):
@@ -638,7 +638,7 @@ def test_mistakes(command, name, tmp_path):
     ("llama", {"dtype": "float32", "torch_dtype": "bfloat16"}, "`dtype` is `float32`, but `torch_dtype`, which is another name of it, is `bfloat16`"),
     ("vit", {"num_labels": 5, "id2label": {"0": "a", "1": "b"}}, "error: `id2label` says 2, but `num_labels` says 5"),
 ])
-def test_fields_that_disagree(name, changes, message, tmp_path):
+def test_import_rejects_contradictory_fields(name, changes, message, tmp_path):
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
@@ -660,7 +660,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_fields_as_the_class_reads_them(case, tmp_path):
+def test_import_reads_fields_as_transformers_does(case, tmp_path):
     name, changes, lacks, said = SAME[case]
     of, tiny, _ = FAMILIES[name]
     whole = {"model_type": name, "architectures": [of], **tiny}
@@ -673,17 +673,17 @@ def test_fields_as_the_class_reads_them(case, tmp_path):
     assert run_ok("digest", tmp_path / "given.json").stdout == run_ok("digest", tmp_path / "said.json").stdout
 
 
-def test_unknown_type_lists_families():
+def test_unknown_model_type_lists_families():
     result = run_tool("import", "-", input='{"model_type": "whisper"}', stdin=None)
     assert all(f"`{name}`" in result.stderr for name in FAMILIES) and "shardinit-capture hf" in result.stderr
 
 
-def test_all_mistakes_at_once(tmp_path):
+def test_import_reports_all_mistakes_at_once(tmp_path):
     result = run_tool("import", config_of(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
     assert result.stderr.count("error:") == 3
 
 
-def test_too_large(tmp_path):
+def test_import_rejects_too_large_a_config(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "llama", "x": "' + "x" * (9 << 20) + '"}')
     result = run_tool("import", path)

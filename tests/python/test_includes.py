@@ -171,17 +171,17 @@ def missing_of(path):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_what_is_named_is_included(folder):
+def test_used_library_names_are_included(folder):
     missing = {str(path.relative_to(ROOT)): missing_of(path) for path in SOURCES if folder in path.parents}
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_ours_that_are_named_are_included():
+def test_our_names_that_a_file_uses_are_included():
     missing = {str(path.relative_to(ROOT)): our_names_missing(path) for path in SOURCES}
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_ours_that_are_missing_are_found():
+def test_missing_includes_of_ours_are_found():
     """Leaving out one include is noticed for more than two thirds of all our includes; compilers need few of the
     others."""
     left_out = [(path, header) for path in SOURCES for header in ours_in(path)]
@@ -189,7 +189,7 @@ def test_ours_that_are_missing_are_found():
     assert len(left_out) > 1500 and found > len(left_out) * 2 / 3, (found, len(left_out))
 
 
-def test_what_is_missing_is_found(tmp_path):
+def test_missing_library_includes_are_found(tmp_path):
     (tmp_path / "a.cc").write_text('#include <vector>\n#include "base/text.h"\n'
                                    'std::vector<int> a;  // std::deque\nconst char* b = "std::list";\n')
     assert missing_of(tmp_path / "a.cc") == {}

@@ -1,7 +1,7 @@
 """Each initializer with a name in PyTorch, JAX or Keras draws the same values as there. Its parameters are read from a
 generated plan and compared with the other system's, and so are values drawn with a fixed seed.
 
-If a system is not installed, `test_is_installed[…]` fails, and tests that need the system are skipped with its name."""
+If a system is not installed, `test_framework_is_installed[…]` fails, and tests that need the system are skipped with its name."""
 
 import importlib
 import json
@@ -139,7 +139,7 @@ def names_of(system):
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_no_name_is_missing(system):
+def test_initializers_of_each_framework_exist(system):
     if isinstance(SYSTEMS[system], ImportError):
         pytest.skip(f"{system} is not installed")
     schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
@@ -164,7 +164,7 @@ def tensors(tmp_path_factory):
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_is_installed(system):
+def test_framework_is_installed(system):
     if isinstance(SYSTEMS[system], ImportError):
         pytest.fail(f"{system} is not installed, so no initializer was compared with it: {SYSTEMS[system]}")
 
@@ -177,7 +177,7 @@ def by_them(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals(case, tensors):
+def test_initializer_matches_the_frameworks_distribution(case, tensors):
     ours, theirs = tensors[case].astype(np.float64), by_them(case)
     assert ours.size == theirs.size
     if theirs.min() == theirs.max():
@@ -199,7 +199,7 @@ def test_equals(case, tensors):
 @pytest.mark.parametrize("side", ["real", "imag"])
 @pytest.mark.parametrize("window", ["hann", "hamming", None])
 @pytest.mark.parametrize("scaling, periodic", [("density", False), ("spectrum", True), (None, False)])
-def test_stft(side, window, scaling, periodic, tmp_path):
+def test_stft_initializer_equals_keras(side, window, scaling, periodic, tmp_path):
     keras = SYSTEMS["keras"]
     if isinstance(keras, ImportError):
         pytest.skip("keras is not installed")
@@ -218,7 +218,7 @@ def test_stft(side, window, scaling, periodic, tmp_path):
 
 
 # Every gain matches exactly: with xavier_normal, the std of a [1, 1] tensor is the gain.
-def test_gains(tmp_path):
+def test_gains_equal_pytorch(tmp_path):
     torch = SYSTEMS["torch"]
     if isinstance(torch, ImportError):
         pytest.skip("torch is not installed")
@@ -234,7 +234,7 @@ def test_gains(tmp_path):
 
 
 # The plan stores only the lowered distribution.
-def test_plan_has_the_distribution(tmp_path):
+def test_plan_records_the_distribution(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nfans: in_out\n"
                     "modules: {w: {shape: [16, 4], init: lecun_normal}}\n")

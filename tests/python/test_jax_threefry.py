@@ -44,7 +44,7 @@ def same(made, jax_array):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_bits_and_uniform_numbers_by_path_are_those_of_jax(shape, seed):
+def test_bits_and_uniform_numbers_equal_jax(shape, seed):
     bounds = [(0, 1), (-0.02, 0.02), (-0.1, 0.3), (1, 1.001), (1e-6, 1), (-5000, -4999.9), (-1e30, 2e29), (-3, 0)]
     modules = [f"u{n}: {{shape: {list(shape)}, init: {{uniform: {{low: {low}, high: {high}}}}}}}"
                for n, (low, high) in enumerate(bounds)]
@@ -56,7 +56,7 @@ def test_bits_and_uniform_numbers_by_path_are_those_of_jax(shape, seed):
             assert same(spec.generate(f"u{number}"), wanted), (low, high)
 
 
-def test_normal_numbers_are_those_of_jax_but_for_three_units():
+def test_normal_numbers_equal_jax_within_three_ulps():
     shape = (4096, 2048)  # equals the number of distinct values
     with open_it([f"w: {{shape: {list(shape)}, init: {{normal: {{std: 1}}}}}}",
                f"v: {{shape: {list(shape)}, dtype: bf16, init: {{normal: {{std: 1}}}}, key: w2}}",
@@ -71,7 +71,7 @@ def test_normal_numbers_are_those_of_jax_but_for_three_units():
 
 
 @pytest.mark.parametrize("low, high", [(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
-def test_truncated_normal_numbers_are_those_of_jax(low, high):
+def test_truncated_normal_numbers_match_jax(low, high):
     """XLA rounds erf of these cut-offs as the manual page says; for other cut-offs every u differs by one f32."""
     shape = (2048, 1024)
     with open_it([f"w: {{shape: {list(shape)}, init: {{truncated_normal: {{std: 1, low: {low}, high: {high}}}}}}}"]) as spec:
@@ -80,7 +80,7 @@ def test_truncated_normal_numbers_are_those_of_jax(low, high):
     assert (low <= made.min() if low == 0 else low < made.min()) and made.max() < high
 
 
-def test_keys_are_those_of_jax():
+def test_keys_equal_jax():
     key, fold_in_static = jax.random.key, flax.core.scope._fold_in_static
     steps = {
         "{seed: 0}": key(0),
@@ -107,7 +107,7 @@ def test_keys_are_those_of_jax():
             assert same(spec.generate(f"layers.{layer}.w"), jax.random.uniform(wanted, (9,)))
 
 
-def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
+def test_seeds_above_32_bits_equal_jax_with_x64():
     for seed in (2**32, 2**40 + 5, 2**63 - 1):
         with jax.enable_x64(True):
             wanted = jax.random.uniform(jax.random.key(seed), (5,), "float32")
@@ -126,7 +126,7 @@ def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
     ((5, 2**33), (4, 2**33 - 301)),
     ((2**60,), (2**60 - 299,)),
 ])
-def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
+def test_boxes_of_tensors_over_2_to_the_32_elements(shape, offset):
     """Boxes of tensors with over 2^32 elements are right. JAX cannot make such arrays here, but its counter-based
     generator can compute elements."""
     box = tuple(slice(o, min(o + 150, n)) for o, n in zip(offset, shape))
@@ -149,7 +149,7 @@ def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
         assert (spec.generate("u", box) == (bits["u"] >> np.uint32(9)) * np.float32(2.0**-23)).all()
 
 
-def test_draws_of_one_tensor_are_those_of_folded_keys():
+def test_draws_of_one_tensor_use_folded_keys():
     text = "bits() + normal() * 0 + 4294967296 * (bits() - floor(bits() / 1048576) * 1048576)"
     with open_it([f"w: {{shape: [50], dtype: f64, init: {{expr: '{text}'}}}}"]) as spec:
         made = spec.generate("w")
@@ -158,7 +158,7 @@ def test_draws_of_one_tensor_are_those_of_folded_keys():
     assert (made == first + 2.0**32 * (third - np.floor(fourth / 2**20) * 2**20)).all()
 
 
-def test_the_page_shows_how_jax_makes_a_tensor():
+def test_manual_example_makes_the_tensor_in_jax():
     """The Python lines in shardinit-values(7) run unchanged and make the same tensor."""
     page = (ROOT / "man/shardinit-values.7").read_text()
     lines = page[page.index(".Ss Keys in JAX"):]
@@ -169,7 +169,7 @@ def test_the_page_shows_how_jax_makes_a_tensor():
         assert same(spec.generate("a.b"), jax.random.uniform(names["key"], (4, 6)))
 
 
-def test_tensors_with_one_key_are_refused(tmp_path):
+def test_tensors_with_the_same_key_are_rejected(tmp_path):
     spec = tmp_path / "spec.yaml"
     normal = "init: {normal: {std: 1}}"
     spec.write_text(HEAD + f"""modules:
@@ -180,7 +180,7 @@ def test_tensors_with_one_key_are_refused(tmp_path):
     assert message.returncode == 2 and "`a` and `b` would be drawn from the same random stream" in message.stderr
 
 
-def test_shards_plan_and_digests(tmp_path):
+def test_jax_threefry_shards_plan_and_digests(tmp_path):
     """A rank's box can be generated separately, and the plan records everything that the values need."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + """mesh: {axes: {data: 2, tensor: 3}}
@@ -206,7 +206,7 @@ modules:
 
 # Known answers printed in JAX's documentation.
 
-def test_known_answers():
+def test_jax_threefry_known_answers():
     with open_it(["u: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0}}}",
                "v: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0, split: [2, 1]}}}",
                "n: {shape: [3], init: {normal: {std: 1}}, key: {jax: {seed: 42}}}",
@@ -223,7 +223,7 @@ def test_known_answers():
         assert [f"{word:08x}" for word in spec.generate("b")] == ["f29a4fa7", "fa843692", "55110e28", "77faa835"]
 
 
-def test_numbers_by_their_key_are_those_of_jax():
+def test_numbers_drawn_by_key_equal_jax():
     """Expressions can use keys in any order and any number of times."""
     key = jax.random.wrap_key_data(np.array([2**32 - 1, 7], np.uint32))
     texts = {
@@ -250,7 +250,7 @@ def test_numbers_by_their_key_are_those_of_jax():
     ("jax_threefry", "jax_uniform(1, 2, index, 1, 0)", "`low` 1 is not below `high` 0"),
     ("jax_threefry", "jax_truncated_normal(1, 2, index, 50, 60)", "there are no or too few numbers"),
 ])
-def test_numbers_of_keys_that_there_are_not(engine, text, words):
+def test_invalid_jax_keys_are_rejected(engine, text, words):
     with pytest.raises(shardinit.SpecError) as caught:
         open_it([f"w: {{shape: [4], init: {{expr: \"{text}\"}}}}"], HEAD.replace("jax_threefry", engine))
     assert words in str(caught.value)

@@ -77,7 +77,7 @@ def words_said(tmp_path):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("engine", SHELL + ["object-store"])
-def test_words_reach_the_program_as_they_are(tmp_path, engine, seed):
+def test_job_scripts_pass_arguments_unchanged(tmp_path, engine, seed):
     """sbatch's shell and srun, or mpirun, pass on exactly the arguments given to `jobs`."""
     draw = random.Random(f"{engine} {seed}")
     parts = [p.replace("/", "") for p in draw.sample(AWKWARD, len(AWKWARD))]
@@ -112,7 +112,7 @@ def test_words_reach_the_program_as_they_are(tmp_path, engine, seed):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_shellcheck_finds_nothing(tmp_path, engine):
+def test_shellcheck_accepts_job_scripts(tmp_path, engine):
     """shellcheck accepts scripts that contain the most awkward arguments."""
     if not shutil.which("shellcheck"):
         pytest.skip("not tested: shellcheck")
@@ -127,7 +127,7 @@ def test_shellcheck_finds_nothing(tmp_path, engine):
         assert found.returncode == 0, found.stdout
 
 
-def test_relative_names_hold_elsewhere(tmp_path):
+def test_job_scripts_resolve_relative_paths_in_any_folder(tmp_path):
     """The script has absolute paths of the spec and the folder. If other arguments may name files, the script changes
     to the folder in which `jobs` ran."""
     (tmp_path / "here").mkdir()
@@ -153,12 +153,12 @@ def test_relative_names_hold_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("engine", SHELL)
-def test_urls_stay_as_they_are(tmp_path, engine):
+def test_job_scripts_keep_urls_unchanged(tmp_path, engine):
     text = jobs(engine, "llama3-tiny", "s3://bucket/it's/x", tmp_path=tmp_path)
     assert text.count("'s3://bucket/it'\\''s/x'") == 1 and "'--output=s3://bucket/it'\\''s/x'" in text
 
 
-def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
+def test_jobs_prefer_the_shipped_model_to_a_file_of_its_name(tmp_path):
     """The job uses the shipped model even if its folder contains a file with the model's name."""
     write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
     text = jobs("slurm", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path)
@@ -171,7 +171,7 @@ def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
 # `srun` exits with the highest status of its tasks; the status decides whether the job is queued again.
 @pytest.mark.parametrize("status", [0, 1, 2, 3, 4, 5, 70, 127, 137, 143])
 @pytest.mark.parametrize("restarts", [0, 2, 3])
-def test_slurm_queues_again_what_may_help(tmp_path, status, restarts):
+def test_slurm_requeues_after_transient_failures(tmp_path, status, restarts):
     write_program(tmp_path / "bin/srun", f"exit {status}\n")
     write_program(tmp_path / "bin/scontrol", f'echo "$@" >> {tmp_path / "scontrol"}\n')
     write_program(tmp_path / "bin/shardinit", "exit 0\n")
@@ -183,7 +183,7 @@ def test_slurm_queues_again_what_may_help(tmp_path, status, restarts):
     assert not again or (tmp_path / "scontrol").read_text() == "requeue 17\n"
 
 
-def test_slurm_asks_for_whole_nodes(tmp_path):
+def test_slurm_requests_whole_nodes(tmp_path):
     text = jobs("slurm", "llama3.1-405b", tmp_path / "out", "--nodes", 16, tmp_path=tmp_path)
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.M))
     assert options == {"job-name": "shardinit-llama3-1-405b", "nodes": "16", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
@@ -213,7 +213,7 @@ def documents_of(text):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kubernetes(tmp_path, seed):
+def test_kubernetes_jobs_make_the_folder(tmp_path, seed):
     draw = random.Random(seed)
     volume = tmp_path / draw.choice([p for p in AWKWARD if p not in ("-n", "~")]).strip()
     volume.mkdir()
@@ -242,7 +242,7 @@ def test_kubernetes(tmp_path, seed):
     assert tree_of(volume / name) == tree_of(tmp_path / "whole")
 
 
-def test_what_the_jobs_of_kubernetes_mean(tmp_path):
+def test_kubernetes_jobs_have_retry_and_failure_policies(tmp_path):
     text = jobs("kubernetes", "llama3.1-405b", tmp_path / "out", "--nodes", 16, tmp_path=tmp_path)
     job, finalize = documents_of(text)
     spec = job["spec"]
@@ -267,7 +267,7 @@ def test_what_the_jobs_of_kubernetes_mean(tmp_path):
         assert job["spec"]["maxFailedIndexes"] <= min(nodes, 100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
 
 
-def test_a_long_name_of_a_model_ends_as_names_must(tmp_path):
+def test_long_model_names_make_valid_job_names(tmp_path):
     """The name is cut after forty characters, and a separator at the cut is removed."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("Jobs_of.a-Model", "a" * 29 + ".b"))
     job = documents_of(jobs("kubernetes", tmp_path / "spec.yaml", tmp_path / "out", tmp_path=tmp_path))[-2]
@@ -275,14 +275,14 @@ def test_a_long_name_of_a_model_ends_as_names_must(tmp_path):
 
 
 @pytest.mark.parametrize("model, gibibytes", [("llama3-tiny", 1), ("llama3.1-8b", 17), ("llama3.1-70b", 145), ("llama3.1-405b", 832)])
-def test_a_claim_holds_a_tenth_more_than_the_files(model, gibibytes, tmp_path):
+def test_volume_claim_is_a_tenth_larger_than_the_files(model, gibibytes, tmp_path):
     text = run_ok("jobs", "kubernetes", model, "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
     claim = documents_of(text)[0]
     assert claim["spec"]["resources"]["requests"] == {"storage": f"{gibibytes}Gi"}
     assert gibibytes == run_json("plan", model)["file_bytes"] * 11 // 10 // 2**30 + 1
 
 
-def test_a_claim_of_kubernetes(tmp_path):
+def test_storage_class_adds_a_volume_claim(tmp_path):
     text = run_ok("jobs", "kubernetes", "llama3.1-405b", "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
     claim, job, finalize = documents_of(text)
     assert claim["kind"] == "PersistentVolumeClaim"
@@ -295,7 +295,7 @@ def test_a_claim_of_kubernetes(tmp_path):
     assert job["spec"]["template"]["spec"]["containers"][0]["args"][2] == "--output=/work/out"
 
 
-def test_finalize_of_kubernetes_waits(tmp_path):
+def test_kubernetes_finalize_waits_for_missing_ranks(tmp_path):
     """`finalize` waits while the plan or ranks are missing, and fails if something is wrong."""
     _, finalize = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path))
     container = finalize["spec"]["template"]["spec"]["containers"][0]
@@ -314,7 +314,7 @@ def test_finalize_of_kubernetes_waits(tmp_path):
     assert ended.returncode == 4 and "holds another plan" in ended.stderr
 
 
-def test_argo(tmp_path):
+def test_argo_workflow_makes_the_folder(tmp_path):
     volume = tmp_path / "$x it's"
     volume.mkdir()
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -341,7 +341,7 @@ def test_argo(tmp_path):
     assert result.returncode == 2 and "Argo would put something else" in result.stderr
 
 
-def test_skypilot(tmp_path):
+def test_skypilot_task_makes_the_folder(tmp_path):
     volume = tmp_path / "a\n\n  b $x it's"
     volume.mkdir()
     spec = tmp_path / "$x.yaml"
@@ -357,7 +357,7 @@ def test_skypilot(tmp_path):
     assert tree_of(volume / "out") == tree_of(tmp_path / "whole")
 
 
-def test_batch(tmp_path):
+def test_aws_batch_jobs_make_the_folder(tmp_path):
     """`aws` gets JSON of the right form, and each job's command makes its part."""
     volume = tmp_path / "END_OF_JSON it's $x"
     volume.mkdir()
@@ -398,7 +398,7 @@ def test_batch(tmp_path):
         assert result.returncode == 2 and "2 to 10,000" in result.stderr
 
 
-def test_what_containers_do_not_see(tmp_path):
+def test_jobs_reject_files_outside_the_volume(tmp_path):
     """Every file must be on the volume, except a spec that refers to no other files."""
     volume, home = tmp_path / "volume", tmp_path / "home"
     volume.mkdir()
@@ -476,12 +476,12 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["slurm", "llama3-tiny", "-o", "gs://bucket/x"], "gs://bucket/x"),
     (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` is not for `object-store`"),
 ])
-def test_mistakes(tmp_path, words, message):
+def test_jobs_reject_wrong_arguments(tmp_path, words, message):
     result = run_tool("jobs", *words, cwd=tmp_path)
     assert result.returncode == 2 and not result.stdout and message in result.stderr, result.stderr
 
 
-def test_an_open_file_is_none_of_the_job(tmp_path):
+def test_jobs_reject_a_spec_from_standard_input(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     for name in ("/dev/stdin", "/proc/self/fd/0"):
         with open(tmp_path / "spec.yaml") as spec:
@@ -489,7 +489,7 @@ def test_an_open_file_is_none_of_the_job(tmp_path):
         assert result.returncode == 2 and "no file that a job can read later" in result.stderr
 
 
-def test_names_that_are_not_utf8(tmp_path):
+def test_shell_jobs_keep_names_that_are_not_utf8(tmp_path):
     """Shell scripts keep the bytes; YAML and JSON cannot represent them."""
     out = os.fsdecode(b"out\xff")
     with open(tmp_path / "script", "wb") as script:
@@ -503,7 +503,7 @@ def test_names_that_are_not_utf8(tmp_path):
         assert result.returncode == 2 and "is not UTF-8" in result.stderr, engine
 
 
-def test_parts_without_ranks_are_said(tmp_path):
+def test_jobs_report_parts_without_ranks(tmp_path):
     result = run_ok("jobs", "mpi", "llama3-tiny", "-o", "out", "--nodes", 6)
     assert "2 of 6 parts have nothing to do: there are 4 ranks" in result.stderr
     assert "nothing to do" not in run_ok("jobs", "mpi", "llama3-tiny", "-o", "out", "--nodes", 4).stderr
@@ -527,7 +527,7 @@ def store(tmp_path):
     return run
 
 
-def test_the_loop_of_an_object_store(tmp_path, store):
+def test_object_store_loop_uploads_and_resumes(tmp_path, store):
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "whole")
     target = tmp_path / "store/it's $x/out"
@@ -560,7 +560,7 @@ def test_the_loop_of_an_object_store(tmp_path, store):
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-def test_the_loop_of_an_object_store_is_killed(tmp_path, store, at):
+def test_object_store_loop_resumes_after_sigkill(tmp_path, store, at):
     """Wherever rclone or the loop is killed, the next run makes the rest. Without a manifest the folder is not a
     checkpoint."""
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -577,7 +577,7 @@ exec {RCLONE} "$@"
     assert tree_of(tmp_path / "store/out") == tree_of(tmp_path / "whole")
 
 
-def test_the_templates_are_those_of_the_engines():
+def test_each_engine_has_its_templates():
     """An engine prints each file of configs/jobs/, and each engine has a file."""
     names = {p.name.split(".")[0] for p in (pathlib.Path(__file__).resolve().parents[2] / "configs/jobs").iterdir()}
     assert names == {*ENGINES, "slurm-array", "kubernetes-spec", "kubernetes-volume", "skypilot-run"}
@@ -585,7 +585,7 @@ def test_the_templates_are_those_of_the_engines():
     assert re.search(r"What runs the jobs: (\S+)", help_text)[1].split("|") == ENGINES
 
 
-def test_any_text_in_yaml_and_json(tmp_path):
+def test_job_files_keep_any_folder_name(tmp_path):
     """Folder names with any characters survive YAML, and JSON within a shell script."""
     draw = random.Random(7)
     ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000), (0x10000, 0x110000)]
@@ -603,13 +603,13 @@ def test_any_text_in_yaml_and_json(tmp_path):
         assert f"--output={tmp_path / name}" in definition["containerProperties"]["command"]
 
 
-def test_a_mistake_of_every_part_ends_the_job_early(tmp_path):
+def test_kubernetes_job_ends_early_if_every_part_fails(tmp_path):
     for nodes in (1, 9, 10, 11, 16, 100_000):
         job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, tmp_path=tmp_path))
         assert job["spec"]["maxFailedIndexes"] == min(nodes, 10)
 
 
-def test_a_folder_whose_name_begins_as_that_of_the_volume(tmp_path):
+def test_folder_next_to_the_volume_is_not_on_it(tmp_path):
     (tmp_path / "volume").mkdir(), (tmp_path / "volumes").mkdir()
     words = ["jobs", "kubernetes", "llama3-tiny", "--image", "i", "--volume", "v", "--mount", tmp_path / "volume", "-o"]
     result = run_tool(*words, tmp_path / "volumes/out")
@@ -617,7 +617,7 @@ def test_a_folder_whose_name_begins_as_that_of_the_volume(tmp_path):
     assert f"{tmp_path}/volume/out" in run_ok(*words, tmp_path / "volume/out").stdout
 
 
-def test_names_of_jobs(tmp_path):
+def test_job_names_are_valid(tmp_path):
     """`jobs` accepts the names that engines accept, and derives valid names from the model's name."""
     def name_of(*words):
         return re.search(r"^#SBATCH --job-name=(.*)$", run_ok("jobs", "slurm", *words, "-o", "out", cwd=tmp_path).stdout, re.M)[1]
@@ -633,7 +633,7 @@ def test_names_of_jobs(tmp_path):
         assert name_of("spec.yaml") == name, model
 
 
-def test_variables_of_containers(tmp_path):
+def test_env_options_accept_only_valid_variable_names(tmp_path):
     words = ["jobs", "skypilot", "llama3-tiny", "-o", "s3://bucket/x", "--image", "i"]
     good = {"A": "1", "z_9": "", "_a": "x=y", "AZaz09_": "2", "AWS_SECRET": "3", "SKYPILOT": "4"}
     given = [word for name, value in good.items() for word in ("--env", f"{name}={value}")]
@@ -657,7 +657,7 @@ def test_variables_of_containers(tmp_path):
     (["batch", "--image", "i", "--volume", "v", "--queue", "q"], 2, 10_000, "an array of AWS Batch has 2 to 10,000 jobs"),
     (["argo", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many"),
     (["skypilot", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many")])
-def test_how_many_parts_there_may_be(words, least, most, limit, tmp_path):
+def test_each_engine_limits_the_number_of_parts(words, least, most, limit, tmp_path):
     given = ["jobs", words[0], "llama3-tiny", "-o", "out", *words[1:]]
     assert f", in {least} part{'s' * (least > 1)}. Written by `shardinit jobs {words[0]}`" in run_ok(*given, cwd=tmp_path).stdout
     for nodes in (least, most):
@@ -670,7 +670,7 @@ def test_how_many_parts_there_may_be(words, least, most, limit, tmp_path):
         assert result.returncode == 2 and f"`--nodes {least - 1}`: {limit}" in result.stderr and f"use {least} at least" in result.stderr, result
 
 
-def test_remotes_of_an_object_store(tmp_path):
+def test_object_store_accepts_rclone_remotes(tmp_path):
     for remote, said in (("store:bucket/x", "store:bucket/x"), ("store:bucket/x//", "store:bucket/x"), (":s3:b", ":s3:b"), ("a b:c/", "'a b:c'")):
         text = run_ok("jobs", "object-store", "llama3-tiny", "-o", remote, cwd=tmp_path).stdout
         assert re.search(rf"=({re.escape(said)}|'{re.escape(said)}')$", text, re.M), text
@@ -719,7 +719,7 @@ def given(flags):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_options_of_each_engine(engine):
+def test_each_engine_accepts_only_its_own_options(engine):
     """Each engine accepts its own options, rejects all others, and reports which required option is missing."""
     takes, in_folder, in_bucket = TAKES[engine]
     # Buckets need no volume, so storage class and mount point do not apply.
@@ -753,7 +753,7 @@ def test_the_options_of_each_engine(engine):
 
 @pytest.mark.parametrize("where", ["folder", "bucket"])
 @pytest.mark.parametrize("engine", [*SHELL, *CONTAINERS, "object-store"])
-def test_all_that_says_what_is_made_reaches_the_jobs(tmp_path, engine, where):
+def test_jobs_pass_on_every_option_of_gen(tmp_path, engine, where):
     """The jobs get every option of `jobs` that `gen` has too, except the folder and the options of one process."""
     engine, *array = engine.split()
     (tmp_path / "base.yaml").write_text(SPEC + "  c: {shape: [7], init: ones}\n")
@@ -797,7 +797,7 @@ def test_all_that_says_what_is_made_reaches_the_jobs(tmp_path, engine, where):
 
 
 @pytest.mark.parametrize("engine, mark, said", [("argo", "{{", "Argo"), ("batch", "Ref::", "AWS Batch")])
-def test_no_text_of_an_engine_has_its_marks(tmp_path, engine, mark, said):
+def test_jobs_reject_template_marks_in_arguments(tmp_path, engine, mark, said):
     """`jobs` rejects the engine's template marks anywhere in the user's arguments."""
     volume, odd = tmp_path / "v", tmp_path / f"w{mark}"
     for folder in (volume / f"sub{mark}", odd):
@@ -828,7 +828,7 @@ def test_no_text_of_an_engine_has_its_marks(tmp_path, engine, mark, said):
         ), (name, result)
 
 
-def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
+def test_embedded_config_json_stays_json(tmp_path):
     """A Hugging Face config stays JSON under its own name; options given to `jobs` apply to the jobs."""
     (tmp_path / "config.json").write_text(
         json.dumps(
@@ -887,7 +887,7 @@ def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
         (["name=b.c", "seed=4"], True),
     ],
 )
-def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
+def test_jobs_change_folder_for_values_that_may_be_paths(tmp_path, engine, sets, is_file):
     """Only for values that may name files do the jobs change to the folder in which `jobs` ran."""
     (tmp_path / "spec.yaml").write_text(SPEC + "vars: {t: {text: x}}\n")
     words = [word for each in sets for word in ("--set", each)]
@@ -897,7 +897,7 @@ def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
     assert (f"\ncd -- {tmp_path} || exit\n" in text) == is_file
 
 
-def test_what_the_job_is_told_to_need(tmp_path):
+def test_jobs_request_disk_space_for_the_largest_rank(tmp_path):
     """The loop asks for disk space for the largest rank. `--array` makes an array even of one part."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("shape: [7]", "shape: [70000]"))
     plan = run_json("plan", tmp_path / "spec.yaml")

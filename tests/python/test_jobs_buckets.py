@@ -78,7 +78,7 @@ def variables_of(container):
     return {variable["name"]: expanded(variable["value"], {}) for variable in container.get("env", [])}
 
 
-def test_kubernetes(tmp_path, spec, object_store, services):  # noqa: F811
+def test_kubernetes_jobs_fill_a_bucket(tmp_path, spec, object_store, services):  # noqa: F811
     """The pods use the role of their service account, as on EKS."""
     config, job, finalize = documents_of(jobs(
         "kubernetes", spec, "--set", "seed=5", "--env", f"AWS_ENDPOINT_URL_STS={services.url}",
@@ -115,7 +115,7 @@ def test_kubernetes(tmp_path, spec, object_store, services):  # noqa: F811
     assert_made(object_store, tmp_path)
 
 
-def test_a_secret_of_kubernetes():
+def test_kubernetes_pods_get_keys_from_a_secret():
     words = ["jobs", "kubernetes", "llama3-tiny", "-o", URL, "--image", "i", "--secret", "it's"]
     job, finalize = documents_of(run_ok(*words).stdout)
     for document in (job, finalize):
@@ -128,7 +128,7 @@ def test_a_secret_of_kubernetes():
     assert args[2:] == ["--output=" + URL.replace("$", "$$"), "--part=$(JOB_COMPLETION_INDEX)/1"]
 
 
-def test_finalize_of_kubernetes_waits(object_store):
+def test_kubernetes_finalize_of_a_bucket_waits_for_ranks(object_store):
     """`finalize` waits while the plan or ranks are missing, and fails if something is wrong."""
     *_, finalize = documents_of(jobs("kubernetes", "llama3-tiny", store=object_store))
     container, = finalize["spec"]["template"]["spec"]["containers"]
@@ -157,7 +157,7 @@ def test_finalize_of_kubernetes_waits(object_store):
     assert ended.returncode == 2 and "no-bucket" in ended.stderr
 
 
-def test_argo(tmp_path, spec, object_store):
+def test_argo_workflow_fills_a_bucket(tmp_path, spec, object_store):
     """The pods get their keys from a Secret."""
     text = jobs("argo", spec, "--set", "seed=5", "--service-account", "of-workflows", store=object_store)
     workflow = yaml.safe_load(text)["spec"]
@@ -181,7 +181,7 @@ def test_argo(tmp_path, spec, object_store):
     assert_made(object_store, tmp_path)
 
 
-def test_skypilot(tmp_path, spec, object_store):
+def test_skypilot_task_fills_a_bucket(tmp_path, spec, object_store):
     """The nodes use the credentials of the machine that starts them."""
     task = yaml.safe_load(jobs("skypilot", spec, "--set", "seed=5", store=object_store))
     assert "volumes" not in task and task["file_mounts"] == {"/etc/shardinit/spec.yaml": str(spec)}
@@ -197,7 +197,7 @@ def test_skypilot(tmp_path, spec, object_store):
     assert_made(object_store, tmp_path)
 
 
-def test_batch(tmp_path, spec, object_store, services):  # noqa: F811
+def test_aws_batch_jobs_fill_a_bucket(tmp_path, spec, object_store, services):  # noqa: F811
     """The jobs get their role's credentials from the container service."""
     model = "llama3-tiny"
     run_ok("gen", model, "-o", tmp_path / "tiny")
@@ -225,7 +225,7 @@ def test_batch(tmp_path, spec, object_store, services):  # noqa: F811
 
 
 @pytest.mark.parametrize("engine", SHELL)
-def test_shells(engine, tmp_path, spec, object_store):
+def test_slurm_and_mpi_jobs_inherit_credentials(engine, tmp_path, spec, object_store):
     """Jobs of Slurm and MPI inherit the variables of the submitting user."""
     name, starts = STARTS_ONE[engine.split()[0]]
     write_program(tmp_path / "bin" / name, starts)
@@ -252,7 +252,7 @@ def test_shells(engine, tmp_path, spec, object_store):
 
 
 @pytest.mark.parametrize("engine", CONTAINERS)
-def test_files_of_a_volume(engine, tmp_path, object_store):
+def test_bucket_jobs_may_read_files_on_a_volume(engine, tmp_path, object_store):
     """Files that a spec reads may be on a volume, which is mounted as for a folder."""
     volume = tmp_path / "a volume"
     (volume / "sub").mkdir(parents=True)
@@ -318,13 +318,13 @@ BATCH = ["batch", "llama3-tiny", "--image", "x", "--queue", "q", "--job-role", "
     (["kubernetes", "llama3-tiny", "--image", "x", "-o", "gs://bucket/x", "--secret", "s"], "gs://bucket/x"),
     (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "writes to no URL"),
 ])
-def test_mistakes(tmp_path, words, message):
+def test_bucket_jobs_reject_wrong_arguments(tmp_path, words, message):
     result = run_tool("jobs", *words, cwd=tmp_path)
     assert result.returncode == 2 and not result.stdout and message in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("engine", CONTAINERS)
-def test_any_text_in_variables(engine, tmp_path):
+def test_env_options_keep_any_value(engine, tmp_path):
     """Names and values that YAML could misread come back unchanged."""
     given = {"NO": "yes", "ON": "1", "NULL": "~", "E": "", "Q": "say \"it's\" $(NO) $$ `x` \\",
              "L": "a\nb\n\n  c: [\n", "U": "ü\x85☃"}
@@ -348,7 +348,7 @@ def test_any_text_in_variables(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", CONTAINERS)
-def test_a_store_that_only_this_command_knows(engine):
+def test_jobs_warn_if_the_store_url_is_not_passed_on(engine):
     """`jobs` warns if a variable with the store's URL is set here but not passed to the jobs."""
     words = ["jobs", engine, "llama3-tiny", "-o", URL, "--image", "i", *OF_ENGINE[engine]]
     names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")

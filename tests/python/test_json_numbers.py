@@ -49,7 +49,7 @@ def changed(text, each=3):
                    f"{text[max(0, begin - 40):begin]}>>{number}<<{text[end:end + 10]}")
 
 
-def test_places():
+def test_places_finds_every_number():
     text = '{"a1": [1, {"b": 23}], "m": {"i": "{\\"w2\\":{\\"o\\":[4,0]}}", "s": "5"}}'
     assert [text[begin:end] for begin, end, _ in places(text)] == ["1", "23", "4", "0"]
     for begin, end, quote in places(text):
@@ -128,7 +128,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("folder", "name"), [pytest.param(*case, id="/".join(case)) for case in cases()])
-def test_numbers_that_are_none(folder, name, made, tmp_path, python):
+def test_readers_reject_wrong_numbers_in_json(folder, name, made, tmp_path, python):
     copy = pathlib.Path(shutil.copytree(made / folder, tmp_path / folder))
     shutil.copy(made / "spec.yaml", tmp_path)
     path, tree, values = copy / name, tree_of(made / folder), python(copy)
@@ -176,7 +176,7 @@ def test_numbers_that_are_none(folder, name, made, tmp_path, python):
     assert count or not re.search(r"\d", text)
 
 
-def test_numbers_of_a_list_of_digests(made, tmp_path):
+def test_digest_check_rejects_wrong_numbers_in_its_list(made, tmp_path):
     text = (made / "digest.json").read_text()
     for other, what in changed(text):
         (tmp_path / "list.json").write_text(other)

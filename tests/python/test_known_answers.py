@@ -25,31 +25,31 @@ def text_of(command, text, tmp_path, *options, name="spec.yaml"):
     ({**{k: v for k, v in GPT2.items() if k != "n_embd"}, "hidden_size": 48}, "transformer.wte.weight", "[64, 48]"),
     ({**QWEN2, "num_key_value_heads": None}, "model.layers.0.self_attn.k_proj.weight", "[32, 32]"),
     (QWEN2, "model.layers.0.self_attn.k_proj.weight", "[16, 32]")])
-def test_fields_of_a_config(given, path, shape, tmp_path):
+def test_config_fields_give_known_shapes(given, path, shape, tmp_path):
     text = text_of("explain", json.dumps(given), tmp_path, path, name="config.json")
     assert re.search(rf"^shape +{re.escape(shape)}", text, re.M), text
 
 
-def test_two_names_of_a_field_that_differ(tmp_path):
+def test_contradictory_aliases_of_a_field_are_rejected(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**GPT2, "hidden_size": 48}))
     result = run_tool("plan", tmp_path / "config.json")
     assert result.returncode == 2 and "`n_embd` is `32`, but `hidden_size`" in result.stderr
 
 
-def test_the_major_axis_of_a_dimension_is_first(tmp_path):
+def test_major_axis_of_a_dimension_comes_first(tmp_path):
     text = text_of("program", HEAD + "mesh: {axes: {a: 2, b: 2}}\nmodules:\n"
                    "  w: {shape: [8], init: {normal: {std: 1}}, shard: [[b, a]]}\n", tmp_path, "--annotate", "sdy")
     assert re.search(r'#sdy\.sharding<@mesh, \[\{"b", "a"\}\]>', text), text
 
 
-def test_whole_numbers_above_what_doubles_hold(tmp_path):
+def test_integers_above_2_to_the_53_are_exact(tmp_path):
     text = text_of("graph", HEAD + "vars: {a: 9007199254740993}\nmodules:\n"
                    "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
                    "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n", tmp_path)
     assert "here" in text and "gone" not in text
 
 
-def test_a_parameter_is_in_the_first_group_that_has_it(tmp_path):
+def test_first_matching_parameter_group_wins(tmp_path):
     """A parameter belongs to the first group with a matching pattern, so both orders of patterns write the same
     files."""
     (tmp_path / "spec.yaml").write_text(HEAD + "modules:\n  a: {shape: [4], init: zeros}\n  b: {shape: [4], init: zeros}\n")

@@ -175,7 +175,7 @@ LAYOUTS = {"hf": by_hf, "stacked": stacked, "torchtitan": torchtitan, "meta": me
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_hold_the_same_model(layout, mesh, digests, tmp_path):
+def test_layouts_store_the_same_model(layout, mesh, digests, tmp_path):
     fsdp, tensor = mesh
     options = ["--layout", layout, "--mesh", f"fsdp={fsdp},tensor={tensor}"]
     run_ok("gen", TINY, "-o", tmp_path / "out", *options)
@@ -249,7 +249,7 @@ CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in
 
 @pytest.mark.parametrize("mesh", ["fsdp=1", "fsdp=2,tensor=2", "fsdp=1,tensor=3"])
 @pytest.mark.parametrize("name, layout", CASES)
-def test_layouts_of_other_families(name, layout, mesh, tmp_path):
+def test_layouts_of_other_families_store_the_same_model(name, layout, mesh, tmp_path):
     sets, layouts = FAMILIES[name]
     arguments = [ROOT / f"configs/{name}.yaml", "--mesh", mesh + (",expert=2" if "mix" in name else "")]
     arguments += itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in sets.items())
@@ -278,7 +278,7 @@ SCANNED = {
 
 
 @pytest.mark.parametrize("name", SCANNED)
-def test_layers_are_stacked(name, tmp_path):
+def test_stacked_layout_joins_layers(name, tmp_path):
     sets, modules = SCANNED[name]
     spec = ROOT / f"configs/{name}.yaml"
     axes = run_json("plan", spec)["mesh"]["axes"]
@@ -301,7 +301,7 @@ def test_layers_are_stacked(name, tmp_path):
         assert [sha256_of(layer) for layer in stored[path]] == [members[number] for number in sorted(members)], path
 
 
-def test_mistakes_of_stacks(tmp_path):
+def test_wrong_stacks_are_rejected(tmp_path):
     spec = tmp_path / "x.yaml"
     head = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
 
@@ -330,12 +330,12 @@ def test_every_layout_is_tested():
         assert {word for word in hint.replace("`", "").replace("\n", "").split(", ")} == set(FAMILIES[name][1])
 
 
-def test_digests_are_those_of_the_model_in_every_layout(digests):
+def test_digests_do_not_depend_on_the_layout(digests):
     for layout in LAYOUTS:
         assert {t["path"]: t["sha256"] for t in run_json("digest", TINY, "--layout", layout)["tensors"]} == digests
 
 
-def test_ranks_of_a_layout_made_alone(tmp_path):
+def test_ranks_of_a_layout_can_be_made_separately(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "all", "--layout", "maxtext")
     for ranks in ["3", "0-1", "2"]:
         run_ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1", "--memory", "1M")
@@ -344,7 +344,7 @@ def test_ranks_of_a_layout_made_alone(tmp_path):
     assert result.returncode == 4 and "holds another plan" in result.stderr
 
 
-def test_a_tensor_changes_no_other(tmp_path):
+def test_changing_a_tensor_leaves_others_unchanged(tmp_path):
     """Adding, removing, moving a tensor, or renaming it with its key, leaves all other values unchanged."""
     head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
     lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
@@ -364,7 +364,7 @@ def test_a_tensor_changes_no_other(tmp_path):
         assert digests_of(renamed + others) == {**rest, "e": digest}
 
 
-def test_members_of_a_stack_are_in_the_order_of_their_numbers(tmp_path):
+def test_stack_members_are_sorted_by_number(tmp_path):
     """Members of a stack are sorted by number, in whatever order the spec lists them."""
     members = ", ".join(f"h.{i}.w: {{shape: [2], init: {{constant: {{value: {i}}}}}}}" for i in (2, 10, 0, 1, 3, 4, 5, 6, 7, 8, 9))
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{members}}}\nlayouts: {{stacked: {{stack: [h]}}}}\n")

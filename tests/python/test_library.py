@@ -26,14 +26,14 @@ def output(*command, **options):
 
 # The file ---------------------------------------------------------------------
 
-def test_exports_its_functions_and_nothing_else():
+def test_library_exports_only_its_functions():
     symbols = output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
     names = {line.split()[-1].partition("@@")[0] for line in symbols if " A " not in line}
     assert len(names) == 12 and names == FUNCTIONS
     assert set(re.findall(r"^\.F[no] (\w+)", PAGE, re.M)) == FUNCTIONS
 
 
-def test_needs_nothing_that_it_does_not_use():
+def test_library_links_only_what_it_uses():
     dynamic = output("readelf", "-d", LIBRARY, text=True)
     version, = re.findall(r"#define SHARDINIT_ABI_VERSION (\d+)", HEADER)
     assert f"Library soname: [libshardinit.so.{version}]" in dynamic
@@ -49,7 +49,7 @@ def prefix(tmp_path_factory):
     return folder
 
 
-def test_the_known_answers_are_installed(prefix):
+def test_known_answers_are_installed(prefix):
     wanted = (ROOT / "tests/vectors/conformance.json").read_bytes()
     assert (prefix / "share/shardinit/conformance.json").read_bytes() == wanted
 
@@ -59,7 +59,7 @@ def write_the_example_of_the_page(folder):
     (folder / "rows.c").write_text(source.replace("\\e", "\\"))
 
 
-def test_the_example_of_the_page(prefix, tmp_path):
+def test_manual_example_compiles_and_runs(prefix, tmp_path):
     write_the_example_of_the_page(tmp_path)
     config, = prefix.rglob("shardinit.pc")
     flags = output("pkg-config", "--cflags", "--libs", "shardinit", text=True,
@@ -93,7 +93,7 @@ target_link_libraries(rows shardinit::shardinit)
 """
 
 
-def test_find_package(prefix, tmp_path):
+def test_cmake_finds_a_moved_installation(prefix, tmp_path):
     """CMake finds a moved installation too."""
     shutil.copytree(prefix, tmp_path / "moved", symlinks=True)
     write_the_example_of_the_page(tmp_path)
@@ -112,7 +112,7 @@ def test_find_package(prefix, tmp_path):
 
 
 @pytest.mark.parametrize("compiler", [["cc", "-std=c99"], ["c++", "-std=c++11"]], ids=" ".join)
-def test_the_header_alone(compiler, tmp_path):
+def test_header_compiles_by_itself(compiler, tmp_path):
     source = tmp_path / ("h.c" if compiler[0] == "cc" else "h.cc")
     source.write_text('#include "shardinit.h"\n')
     output(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
@@ -167,7 +167,7 @@ def loaded(program, folder):
                           env={**CLEAN, "LD_LIBRARY_PATH": str(folder)})
 
 
-def test_a_program_of_the_first_header(old_program, tmp_path):
+def test_program_of_the_first_header_still_works(old_program, tmp_path):
     ran = loaded(old_program, os.path.dirname(LIBRARY))
     dtype, words = reassemble(gen_ok(TINY, tmp_path, "--set", "seed=7"))["lm_head.weight"]
     plan = run_json("plan", TINY, "--mesh", "fsdp=2,tensor=1")
@@ -177,7 +177,7 @@ def test_a_program_of_the_first_header(old_program, tmp_path):
         f"lm_head.weight {dtype} {words.itemsize} 2 {words.shape[0]} {words.size} {words.nbytes} fsdp"]
 
 
-def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
+def test_new_struct_members_do_not_break_old_programs(old_program, tmp_path):
     """Old programs work with a library built from a header whose structs have one more member each."""
     member = re.compile(r"^(} shardinit_(source|info|tensor);)", re.M)
     header, count = member.subn(r"  const char* future;\n\1", HEADER)
@@ -252,7 +252,7 @@ def small(api):
     api.c.shardinit_close(handle)
 
 
-def test_descriptions(api, small):
+def test_library_describes_spec_and_tensors(api, small):
     info = api.c.shardinit_describe(small).contents
     assert (info.name, info.engine, info.seed, info.parameters, info.bytes, info.tensor_count) == \
         (b"s", b"philox4x32", 0, 73, 12 * 6 * 8 + 4, 2)
@@ -272,7 +272,7 @@ def test_descriptions(api, small):
     assert api.c.shardinit_contract_version() == version["contract_version"]
 
 
-def test_boxes_of_a_rank(api):
+def test_library_lists_the_boxes_of_a_rank(api):
     status, handle, _ = api.open(text=b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 2}}\nmodules:\n"
                                       b"  w: {shape: [8, 3], stage: {x: 1}, init: ones,\n"
                                       b"      shard: [{axes: y, segments: 2}]}\n")
@@ -300,7 +300,7 @@ def test_boxes_of_a_rank(api):
     api.c.shardinit_close(handle)
 
 
-def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
+def test_fill_rejects_misuse_and_writes_nothing(api, small):
     out, large = np.full((3, 6), 7.5), np.full((6, 6), 7.5)
     for arguments, said in [
         ((2, (0, 0), (3, 6), out), "there is no tensor 2: the spec has 2"),
@@ -332,7 +332,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
     assert api.fill(small, 1, None, None, scalar, threads=4096) == (0, None)
 
 
-def test_misuse_of_open(api):
+def test_open_rejects_misuse(api):
     for arguments, said in [
         ({}, "neither `path` nor `text` is given"),
         ({"text": SMALL, "size": 8}, f"`struct_size` is 8, not sizeof(shardinit_source), {ctypes.sizeof(_native.Source)}"),
@@ -360,7 +360,7 @@ def test_misuse_of_open(api):
 @pytest.mark.parametrize("layout", [None, b"l"])
 @pytest.mark.parametrize("sets", [[], [b"seed=3"], [b"seed=3", b"name=other", b"seed=5"]])
 @pytest.mark.parametrize("path", [None, b"there.yaml"])
-def test_members_of_a_source_together(api, mesh, layout, sets, path):
+def test_source_members_work_in_any_combination(api, mesh, layout, sets, path):
     """Each member of `shardinit_source` works the same whichever others are set."""
     text = (b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 3}}\nmodules:\n"
             b"  w: {shape: [12, 6], shard: [{axes: x, segments: 2}], init: ones}\n"
@@ -379,7 +379,7 @@ def test_members_of_a_source_together(api, mesh, layout, sets, path):
     api.c.shardinit_close(handle)
 
 
-def test_tensors_that_are_more_than_their_partition_says(api):
+def test_extended_marks_tensors_beyond_plain_axes(api):
     """`extended` marks tensors with segments, nested axes or stages: programs that only know axes must ask for
     boxes."""
     status, handle, message = api.open(text=b"""shardinit: 1
@@ -405,7 +405,7 @@ modules:
     api.c.shardinit_close(handle)
 
 
-def test_open_without_a_source_or_a_spec(api):
+def test_open_rejects_null_pointers(api):
     source = _native.Source(ctypes.sizeof(_native.Source), None, SMALL, len(SMALL))
     handle, message = ctypes.c_void_p(), ctypes.c_void_p()
     for arguments, said in [((None, ctypes.byref(handle)), "`source` is NULL"),
@@ -481,7 +481,7 @@ def test_reads_a_folder_from_disk_or_by_calls(api, tmp_path):
         assert status == wanted and said in message and not handle, message
 
 
-def test_text_has_includes_and_a_name(api, tmp_path):
+def test_spec_text_may_include_files(api, tmp_path):
     (tmp_path / "base.yaml").write_bytes(SMALL)
     text = b"include: base.yaml\nshardinit: 1\nname: over\nseed: 5\n"
     status, handle, _ = api.open(text=text, path=os.fsencode(tmp_path / "unwritten.yaml"), sets=[b"seed=6"])
@@ -554,7 +554,7 @@ modules:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets MXCSR")
-def test_leaves_the_process_alone_and_needs_nothing_of_it():
+def test_library_changes_and_needs_no_process_state():
     """Calls leave signals, threads, files, locale and arithmetic flags unchanged, and values do not depend on them."""
     result = subprocess.run([sys.executable, "-c", GUEST], input=TEXT, capture_output=True, text=True,
                             timeout=120, env={**CLEAN, "PYTHONPATH": PACKAGE, "SHARDINIT_LIBRARY": LIBRARY})

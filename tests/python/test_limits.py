@@ -37,7 +37,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_is_too_much_is_refused(name, tmp_path):
+def test_oversized_specs_are_rejected(name, tmp_path):
     text, message = SPECS[name]
     (tmp_path / "spec.yaml").write_text(text)
 
@@ -49,7 +49,7 @@ def test_what_is_too_much_is_refused(name, tmp_path):
     assert len(result.stderr) < 100_000
 
 
-def test_a_layout_that_is_not_chosen_may_be_all_wrong(tmp_path):
+def test_layouts_are_checked_only_if_chosen(tmp_path):
     wrong = "".join(f"        w{i}: nothing.{{i}}\n" for i in range(250))
     (tmp_path / "spec.yaml").write_text(
         ONE + "layouts:\n  bad:\n    m:\n      repeat: {i: 2}\n      fans: in_out\n      n:\n" + wrong +

@@ -29,7 +29,7 @@ def locked(file):
 
 
 @pytest.mark.parametrize("file", LOCKED)
-def test_the_locked_files_have_the_versions_that_are_required(file):
+def test_lock_files_pin_the_required_versions(file):
     lines = [line for name in LOCKED[file] for line in (TESTS / name).read_text().splitlines() if line[:1] != "#"]
     required = {named(name): version for name, version in
                 (re.fullmatch(r"([\w.-]+)(?:\[.*\])?==(\S+)", line).groups() for line in lines)}
@@ -37,7 +37,7 @@ def test_the_locked_files_have_the_versions_that_are_required(file):
     assert required == {name: versions.get(name) for name in required}, "run tests/lock.py"
 
 
-def test_what_is_installed_is_what_is_locked():
+def test_installed_versions_match_the_lock_files():
     versions = locked("locked.txt") | locked("locked-no-deps.txt")
     for_processors = locked("locked-cpu.txt")["torch"]  # the same version, built without CUDA
     assert for_processors == versions["torch"] + "+cpu", "run tests/lock.py"

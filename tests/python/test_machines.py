@@ -102,7 +102,7 @@ def looks_of(command, rules):
 
 @pytest.mark.parametrize("name", [name for name in NAMES
                                   if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])])
-def test_machines_that_meet(name, tmp_path):
+def test_runs_on_two_machines_do_not_conflict(name, tmp_path):
     command = command_of(name, tmp_path)
     chance = random.Random(f"{SEED} {name}")
     clients = {client: rules(command.work) for client, rules in CLIENTS.items()}
@@ -123,7 +123,7 @@ def test_machines_that_meet(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_readers_of_what_another_machine_made(name, tmp_path):
+def test_commands_read_what_another_machine_made(name, tmp_path):
     command = Command(name, tmp_path)
     for client, rules in CLIENTS.items():
         result = run_tool(*command.words, cwd=command.inputs, env=interposed(*rules(command.inputs)))
@@ -143,7 +143,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("looks, status", [(2, 0), (1 << 30, 3)])
-def test_a_plan_that_comes_late_is_no_conflict(looks, status, folder):
+def test_gen_accepts_a_plan_that_becomes_visible_late(looks, status, folder):
     """If another machine names plan.json first, the run succeeds, or exits with 3 as long as it cannot see the file. It
     used to exit with 4, "has lost its plan.json"."""
     words = ["gen", "spec.yaml", "-o", "out"]
@@ -159,7 +159,7 @@ def test_a_plan_that_comes_late_is_no_conflict(looks, status, folder):
 
 @pytest.mark.parametrize("looks, status", [(2, 0), (1 << 30, 3)])
 @pytest.mark.parametrize("form", ["safetensors", "dcp"])
-def test_an_export_that_comes_late_is_no_conflict(form, looks, status, folder):
+def test_export_accepts_an_export_that_becomes_visible_late(form, looks, status, folder):
     """The slower of two equal exports succeeds, or exits with 3 as long as it cannot see the other. It used to exit
     with 4, "has appeared meanwhile"."""
     words = ["export", "spec.yaml", "--to", form, "-o", "out"]
@@ -171,7 +171,7 @@ def test_an_export_that_comes_late_is_no_conflict(form, looks, status, folder):
     assert "was there already" in run_ok(*words, cwd=folder).stderr and tree_of(folder / "out") == there
 
 
-def test_a_device_file_that_comes_late_is_ours(folder):
+def test_gen_accepts_a_devices_file_that_becomes_visible_late(folder):
     """If the folder lists devices.json but it cannot be opened yet, the run succeeds or exits with 3. A hint used to
     say to remove the file."""
     words = ["gen", "spec.yaml", "--set", "mesh={axes: {a: 1}, devices: [5]}", "-o", "out"]
@@ -184,7 +184,7 @@ def test_a_device_file_that_comes_late_is_ours(folder):
         assert tree_of(folder / "out") == before
 
 
-def test_a_temporary_file_that_another_machine_removed_is_made_again(folder):
+def test_gen_rewrites_a_temporary_file_removed_elsewhere(folder):
     """If another machine removes a temporary file before its maker locks it, the run makes the file again. It used to
     exit with 3 because the handle was stale."""
     first = Stopped(folder, "flock", f"{folder}/out/.plan.json.tmp-", "gen", "spec.yaml", "-o", "out", cwd=folder,
@@ -197,7 +197,7 @@ def test_a_temporary_file_that_another_machine_removed_is_made_again(folder):
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT"])
 @pytest.mark.parametrize("words", [["gen", "spec.yaml"], ["export", "spec.yaml", "--to", "dcp"]])
-def test_what_a_close_says_of_writes_past_the_cache(words, error, folder):
+def test_write_errors_reported_by_close_fail_the_run(words, error, folder):
     """A write error that only `close` reports, as in sshfs on a full disk, makes the run exit with 3. A rank's file
     used to get its name before this close, without its bytes."""
     wanted = folder / "good"
@@ -213,7 +213,7 @@ def test_what_a_close_says_of_writes_past_the_cache(words, error, folder):
     assert tree_of(folder / "out") == tree_of(wanted)
 
 
-def test_files_that_the_system_calls_stale_are_removed(folder):
+def test_stale_temporary_files_are_removed(folder):
     """Temporary files for which `stat` returns ESTALE are removed. Each used to be made again and stay, ten in the
     end."""
     stale = interposed(*OWN_LOCKS, rule("stat", "fail", errno.ESTALE, when="1+", where=f"{folder}/.page.tmp-"))

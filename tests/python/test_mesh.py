@@ -48,14 +48,14 @@ def rows_of(folder, width, mesh):
 # Rings with known rows.
 
 
-def test_hybrid_ring_64x4(tmp_path):
+def test_hybrid_ring_64x4_order(tmp_path):
     rows = rows_of(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
     assert len(rows) == 64
     assert [rows[r] for r in (0, 1, 2, 8, 63)] == [
         [0, 1, 17, 16], [2, 3, 19, 18], [4, 5, 21, 20], [32, 33, 49, 48], [238, 239, 255, 254]]
 
 
-def test_hybrid_ring_32x8(tmp_path):
+def test_hybrid_ring_32x8_order(tmp_path):
     rows = rows_of(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
     assert len(rows) == 32
     assert [rows[r] for r in (0, 1, 4, 31)] == [
@@ -67,7 +67,7 @@ TWO = "{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, devices: hybrid_ri
 
 
 @pytest.mark.parametrize("order", ["", ", slice_order: outer"])
-def test_two_slices_as_maxtext_has_them(tmp_path, order):
+def test_outer_slices_match_maxtext(tmp_path, order):
     devices = devices_of(tmp_path, TWO.format(order))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:2] == [[0, 1, 17, 16], [2, 3, 19, 18]]
@@ -76,7 +76,7 @@ def test_two_slices_as_maxtext_has_them(tmp_path, order):
     assert devices[5] == {"id": 3, "slice": 0, "coordinate": [1, 1], "rank": 5}
 
 
-def test_two_slices_as_torchprime_has_them(tmp_path):
+def test_inner_slices_match_torchprime(tmp_path):
     devices = devices_of(tmp_path, TWO.format(", slice_order: inner"))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:4] == [
@@ -85,12 +85,12 @@ def test_two_slices_as_torchprime_has_them(tmp_path):
 
 
 @pytest.mark.parametrize("axes", ["{fsdp: 8}", "{fsdp: 2, tensor: 4}", "{fsdp: 1, tensor: 8}"])
-def test_tray_ring(tmp_path, axes):
+def test_tray_ring_order(tmp_path, axes):
     ids = ids_of(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
     assert ids.tolist() == [0, 1, 2, 3, 7, 6, 5, 4]
 
 
-def test_without_slices_and_devices_a_rank_is_on_its_own(tmp_path):
+def test_devices_default_to_rank_numbers(tmp_path):
     devices = devices_of(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
     assert [(d["id"], d["slice"]) for d in devices] == [(i, 0) for i in range(8)]
 
@@ -140,7 +140,7 @@ def spec_of(names, places, parts, order, devices):
             f"devices: {devices}}}")
 
 
-def test_random_meshes_are_those_of_jax(tmp_path):
+def test_random_meshes_match_jax(tmp_path):
     mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
     rng = random.Random(7)
     for _ in range(40):
@@ -158,7 +158,7 @@ def test_random_meshes_are_those_of_jax(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v6 lite"])
-def test_trays_are_those_of_jax(tmp_path, kind):
+def test_tray_rings_match_jax(tmp_path, kind):
     mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
     rng = random.Random(8)
     for _ in range(12):
@@ -179,7 +179,7 @@ def rings_of(grid, width):
 
 
 @pytest.mark.parametrize(("width", "sizes"), [(2, (64, 4)), (4, (32, 8))])
-def test_hybrid_rings_are_those_of_maxtext_and_torchprime(tmp_path, width, sizes):
+def test_hybrid_rings_match_maxtext_and_torchprime(tmp_path, width, sizes):
     """Rings equal those built on JAX's own 16 x 16 mesh of a slice: joined by np.block, or hierarchical by swapping
     axes."""
     mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
@@ -208,7 +208,7 @@ def test_hybrid_rings_are_those_of_maxtext_and_torchprime(tmp_path, width, sizes
 
 @pytest.mark.parametrize("text", [
     "5 3\n9 131072\n", "[[5, 3], [9, 131072]]", "# by hand\r\n5,3, # first\r\n\n9,\t131072"])
-def test_a_file_lists_ids(tmp_path, text):
+def test_devices_may_be_listed_in_a_file(tmp_path, text):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists/ids.txt").write_bytes(text.encode())
     mesh = "{axes: {fsdp: 2, tensor: 2}, devices: lists/ids.txt}"
@@ -223,13 +223,13 @@ def test_a_file_lists_ids(tmp_path, text):
     assert [d["id"] for d in plan["devices"]] == [5, 3, 9, 131072]
 
 
-def test_slices_of_a_listed_device_are_those_of_its_place(tmp_path):
+def test_slice_of_a_listed_device_follows_its_position(tmp_path):
     mesh = "{axes: {fsdp: 4}, slices: {fsdp: 2}, slice_order: inner, devices: [3, 1, 2, 0]}"
     assert [(d["id"], d["slice"]) for d in devices_of(tmp_path, mesh)] == [
         (3, 0), (1, 1), (2, 0), (0, 1)]
 
 
-def test_an_override_says_where_devices_are(tmp_path):
+def test_set_overrides_mesh_devices(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 8}, devices: tray_ring}")
     plain = run_json("plan", spec, "--devices", "--set", "mesh.devices=row_major")
     assert [d["id"] for d in plain["devices"]] == list(range(8))
@@ -290,7 +290,7 @@ def test_an_override_says_where_devices_are(tmp_path):
     ("{axes: {fsdp: 2}, devices: ^binary.bin}", "",
      "is not text", ""),
 ])
-def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
+def test_mesh_errors_name_their_position(tmp_path, mesh, place, message, hint):
     (tmp_path / "bad.txt").write_text("# two\n0, 1x\n")
     (tmp_path / "twice.txt").write_text("4\n4\n")
     (tmp_path / "empty.txt").write_text("# none\n")
@@ -316,7 +316,7 @@ def changed(a, b):
     return {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
 
 
-def test_only_the_manifest_knows(tmp_path):
+def test_devices_change_only_devices_json_and_manifest(tmp_path):
     """Only devices.json and the manifest depend on devices, and specs may omit them."""
     run_ok("gen", write(tmp_path, RING), "-o", tmp_path / "ring")
     run_ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
@@ -331,7 +331,7 @@ def test_only_the_manifest_knows(tmp_path):
     run_ok("verify", tmp_path / "ring")
 
 
-def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
+def test_set_adds_slices_and_devices_to_a_mesh(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 4}}")
     plan = run_json("plan", spec, "--devices", "--set", "mesh.slices={fsdp: 2}", "--set", "mesh.devices=[3, 1, 2, 0]")
     assert [(d["id"], d["slice"]) for d in plan["devices"]] == [(3, 0), (1, 0), (2, 1), (0, 1)]
@@ -339,7 +339,7 @@ def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
     assert result.returncode == 2 and "`mesh` has no key `slice`" in result.stderr
 
 
-def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
+def test_gen_by_devices_and_finalize_without_the_spec(tmp_path):
     spec = write(tmp_path, RING)
     run_ok("gen", spec, "-o", tmp_path / "whole")
     run_ok("gen", spec, "-o", tmp_path / "parts", "--devices", "5,0-2")
@@ -353,7 +353,7 @@ def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
 
 @pytest.mark.parametrize("asked", [
     "0-5,2-3", "3,0-5", "5,5", "2-3,0-5,4", "0-1,2-3", "4-7,0-4", "2-5,0,1-3", "6,4,2", "0-7,7"])
-def test_lists_that_overlap(tmp_path, asked):
+def test_overlapping_ranks_or_devices_count_once(tmp_path, asked):
     """Overlapping parts of a list count once, in any order, for ranks and for devices."""
     ends = [list(map(int, part.split("-"))) for part in asked.split(",")]
     numbers = sorted({number for end in ends for number in range(end[0], end[-1] + 1)})
@@ -364,7 +364,7 @@ def test_lists_that_overlap(tmp_path, asked):
         assert sorted(p.name for p in (folder / "ranks").glob("*.h5")) == [f"rank-{rank:05}.h5" for rank in ranks]
 
 
-def test_other_devices_make_no_rank_again(tmp_path):
+def test_changed_devices_rewrite_no_rank(tmp_path):
     folder = tmp_path / "folder"
     run_ok("gen", write(tmp_path, RING), "-o", folder)
     run_ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
@@ -378,7 +378,7 @@ def test_other_devices_make_no_rank_again(tmp_path):
 
 @pytest.mark.parametrize(("first", "second"), [(RING, PLAIN), (PLAIN, RING), (OTHER, RING)],
                          ids=["no devices", "devices", "other devices"])
-def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
+def test_concurrent_runs_with_different_devices(first, second, tmp_path):
     """The first run has read devices.json and is about to rename its manifest. The second has no ranks to write; it
     writes devices.json, sees no manifest with other devices, and then finds one."""
     folder, wanted = tmp_path / "folder", tmp_path / "wanted"
@@ -412,7 +412,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     ('{\n "format_version": 1,\n "slices": [2, 1],\n "slice_order": "outer",\n "devices": '
      '"row_major"\n}\n', "manifest.json: is damaged"),
 ])
-def test_damage_is_found_and_repaired(tmp_path, text, message):
+def test_gen_repairs_a_damaged_devices_file(tmp_path, text, message):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
     run_ok("gen", spec, "-o", folder)
     before = tree_of(folder)
@@ -429,7 +429,7 @@ def test_damage_is_found_and_repaired(tmp_path, text, message):
     assert tree_of(folder) == before
 
 
-def test_finalize_loses_no_devices(tmp_path):
+def test_finalize_keeps_devices(tmp_path):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
     run_ok("gen", spec, "-o", folder)
     manifest = (folder / "manifest.json").read_text()
@@ -453,7 +453,7 @@ def test_finalize_loses_no_devices(tmp_path):
 
 @pytest.mark.parametrize("command", ["finalize", "reshard"])
 @pytest.mark.parametrize("make", [lambda p: p.mkdir(), lambda p: p.symlink_to("plan.json")])
-def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
+def test_devices_json_must_be_a_regular_file(tmp_path, command, make):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
     run_ok("gen", spec, "-o", folder)
     (folder / "devices.json").unlink()
@@ -464,7 +464,7 @@ def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
     assert not (tmp_path / "to").exists()
 
 
-def test_what_is_asked_for_must_be_there(tmp_path):
+def test_devices_option_rejects_unknown_devices(tmp_path):
     spec = write(tmp_path, RING)
     for arguments, message in [
         (("--devices", "8"), "the mesh has no device 8"),
@@ -485,7 +485,7 @@ def test_what_is_asked_for_must_be_there(tmp_path):
     assert (tmp_path / "one/ranks/rank-00001.h5").exists()
 
 
-def test_text_lists_places(tmp_path):
+def test_plan_prints_slices_and_coordinates(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 4}, slices: {fsdp: 2}, devices: [3, 1, 2, 0]}")
     lines = [line.split() for line in run_ok("plan", spec, "--devices").stdout.splitlines()]
     assert lines[-7:] == [

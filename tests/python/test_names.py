@@ -27,13 +27,13 @@ def plan_of(*arguments, **options):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_by_its_name(name, tmp_path):
+def test_shipped_models_are_found_by_name(name, tmp_path):
     assert plan_of(name, cwd=tmp_path) == plan_of(ROOT / f"configs/{name}.yaml")
     (tmp_path / "x.yaml").write_text(f"shardinit: 1\ninclude: [{name}]\n")
     assert plan_of("x.yaml", cwd=tmp_path) == plan_of(name)
 
 
-def test_every_command_that_takes_a_spec(tmp_path):
+def test_commands_accept_the_name_of_a_shipped_model(tmp_path):
     assert run_ok("digest", "llama3-tiny").stdout == run_ok("digest", TINY).stdout
     run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)  # A folder is not a spec.
     run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)
@@ -41,7 +41,7 @@ def test_every_command_that_takes_a_spec(tmp_path):
     assert run_json("inspect", tmp_path / "llama3-tiny")["name"] == "llama3-tiny"
 
 
-def test_a_file_of_that_name_wins_and_a_note_says_so(tmp_path):
+def test_a_local_file_overrides_a_shipped_model_with_a_note(tmp_path):
     (tmp_path / "llama3-tiny").write_text(ALONE)
     result = run_ok("validate", "llama3-tiny", cwd=tmp_path)
     assert "alone, 5 tensors" in result.stdout
@@ -50,7 +50,7 @@ def test_a_file_of_that_name_wins_and_a_note_says_so(tmp_path):
     assert "5,768,448 parameters" in other.stdout and other.stderr == ""
 
 
-def test_such_a_note_of_a_sharding_is_no_mistake(tmp_path):
+def test_note_on_a_local_sharding_is_not_an_error(tmp_path):
     """With `--sharding`, including a file with a shipped name only prints a note. It used to be reported as "a bug in
     shardinit"."""
     (tmp_path / "part").mkdir()
@@ -64,13 +64,13 @@ def test_such_a_note_of_a_sharding_is_no_mistake(tmp_path):
 @pytest.mark.parametrize("name, hint", [
     ("llama3-tny", "did you mean `llama3-tiny`?"), ("bloom-176b", "`shardinit list models`"),
     ("org/model", "download the model's config.json"), ("<shardinit>/lama3-tiny.yaml", "did you mean")])
-def test_a_wrong_name(name, hint, tmp_path):
+def test_unknown_model_names_are_rejected_with_a_hint(name, hint, tmp_path):
     result = run_tool("plan", name, cwd=tmp_path)
     assert result.returncode == 2 and hint in result.stderr and name in result.stderr
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_a_sharding_brings_its_axes(sharding, tmp_path):
+def test_sharding_option_declares_its_axes(sharding, tmp_path):
     """`--sharding` works like a spec that includes the sharding after the model."""
     (tmp_path / "copy.yaml").write_text((ROOT / f"configs/sharding/{sharding}.yaml").read_text().replace(
         "include: ", "include: <shardinit>/sharding/"))
@@ -87,7 +87,7 @@ def test_a_sharding_brings_its_axes(sharding, tmp_path):
     assert done or sharding == "torchprime-405b"
 
 
-def test_sizes_of_the_axes_that_a_sharding_brings():
+def test_mesh_and_set_resize_axes_of_a_sharding():
     asked = ("llama3.1-70b", "--sharding", "torchtitan")
     by_mesh = run_json("plan", *asked, "--mesh", "fsdp=32,tensor=8")
     assert by_mesh["world_size"] == 256
@@ -100,19 +100,19 @@ def test_sizes_of_the_axes_that_a_sharding_brings():
 @pytest.mark.parametrize("sharding, message", [
     (ROOT / "configs/gpt2-xl.yaml", "is the spec of a model, not a sharding"),
     ("torchtitn", "unknown sharding `torchtitn`"), ("llama3-tiny", "unknown sharding `llama3-tiny`")])
-def test_what_is_no_sharding(sharding, message):
+def test_invalid_shardings_are_rejected(sharding, message):
     result = run_tool("plan", "llama3-tiny", "--sharding", sharding)
     assert result.returncode == 2 and message in result.stderr
 
 
-def test_a_sharding_by_name_in_a_spec_is_an_include(tmp_path):
+def test_sharding_by_name_in_a_spec_suggests_an_include(tmp_path):
     for value in ("torchtitan", "<shardinit>/sharding/torchtitan.yaml"):
         (tmp_path / "x.yaml").write_text(f"shardinit: 1\ninclude: llama3-tiny\nsharding: {value}\n")
         result = run_tool("plan", "x.yaml", cwd=tmp_path)
         assert result.returncode == 2 and "include: [" in result.stderr and "x.yaml:3:11" in result.stderr
 
 
-def test_a_mesh_for_a_spec_without_one(tmp_path):
+def test_mesh_option_declares_a_mesh(tmp_path):
     (tmp_path / "x.yaml").write_text(ALONE)
     plan = run_json("plan", tmp_path / "x.yaml", "--mesh", "fsdp=4,tensor=2", "--sharding", "fsdp")
     assert plan["world_size"] == 8
@@ -123,12 +123,12 @@ def test_a_mesh_for_a_spec_without_one(tmp_path):
     assert wrong.returncode == 2 and "given twice" in wrong.stderr and "`3x`" in wrong.stderr
 
 
-def test_python_knows_the_names():
+def test_python_opens_shipped_models_by_name():
     with shardinit.open_spec("llama3-tiny") as named, shardinit.open_spec(TINY) as file:
         assert list(named.tensors) == list(file.tensors)
 
 
-def test_list():
+def test_list_names_everything_that_is_shipped():
     listed = run_json("list")
     names = {kind: [entry["name"] for entry in entries] for kind, entries in listed.items()}
     assert sorted(names["models"]) == sorted(MODELS) and sorted(names["shardings"]) == SHARDINGS
@@ -149,13 +149,13 @@ def test_list():
     ("init: {norm: zeros}\n", "has `init`, which is not of a sharding"),
     ("include: llama3.1-8b\n", "which is not of a sharding"),
     ("vars: {d: 64}\n", "variable `d` is also one of the spec's")])
-def test_a_sharding_changes_no_value(text, message, tmp_path):
+def test_sharding_files_must_not_change_values(text, message, tmp_path):
     (tmp_path / "x.yaml").write_text("shardinit: 1\nmesh: {axes: {a: 1}}\nsharding: {'**': [a]}\n" + text)
     result = run_tool("digest", "llama3-tiny", "--sharding", "x.yaml", cwd=tmp_path)
     assert result.returncode == 2 and message in result.stderr and "--sharding:1:1" in result.stderr
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_digests_are_the_same_under_each_sharding(sharding):
+def test_digests_do_not_depend_on_the_sharding(sharding):
     result = run_tool("digest", "llama3-tiny", "--sharding", sharding)
     assert result.returncode == 2 or result.stdout == run_ok("digest", TINY).stdout

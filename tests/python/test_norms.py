@@ -46,7 +46,7 @@ def check(read, path, of, dtype):
 
 
 @pytest.mark.parametrize("mesh", ["a: 1, b: 1", "a: 2, b: 3", "a: 7, b: 1"])
-def test_they_are_those_of_the_manual(mesh, tmp_path):
+def test_norms_match_the_manual(mesh, tmp_path):
     tensors = []
     for number, (name, (v, g)) in enumerate(SHAPES.items()):
         cut = lambda shape: "shard: [%s]" % ", ".join((["a", "b"] + ["null"] * 9)[:len(shape)])
@@ -59,7 +59,7 @@ def test_they_are_those_of_the_manual(mesh, tmp_path):
     run_ok("verify", tmp_path / "out")
 
 
-def test_of_every_distribution_and_type(tmp_path):
+def test_norms_of_every_distribution_and_type(tmp_path):
     words = np.random.default_rng(0).normal(size=(20, 30)).astype("<f4")
     (tmp_path / "table.bin").write_bytes(words.tobytes())
     import hashlib
@@ -78,7 +78,7 @@ def test_of_every_distribution_and_type(tmp_path):
             check(read, path, "v" + path[1:], read[path][0])
 
 
-def test_they_follow_the_other_tensor(tmp_path):
+def test_norms_follow_the_tensor_they_measure(tmp_path):
     """Norms use v's seed and key, also in repeats. The plan records v's path, so reading it needs no spec."""
     text = spec_of([]).rstrip() + """
   layers:
@@ -113,7 +113,7 @@ layouts:
     assert result.returncode == 5 and "no tensor is `layers.1.w`" in result.stderr
 
 
-def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
+def test_norms_of_torch_cpu_numbers_are_inexact(tmp_path):
     """Only norms of numbers that were not drawn are exact."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("engine: torch_cpu\n" + spec_of([
@@ -132,7 +132,7 @@ def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
     run_ok("verify", tmp_path / "out")
 
 
-def test_a_norm_that_the_type_does_not_hold(tmp_path):
+def test_norms_that_overflow_their_type_are_rejected(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
@@ -140,7 +140,7 @@ def test_a_norm_that_the_type_does_not_hold(tmp_path):
     assert result.returncode == 2 and "element [0] of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
 
 
-def test_a_program_refuses_those_of_sparse_matrices(tmp_path):
+def test_program_rejects_norms_of_sparse_matrices(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
                           ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))

@@ -75,7 +75,7 @@ def folder(tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_only_what_the_option_wrote_is_replaced(name, folder):
+def test_outputs_replace_only_files_of_the_same_option(name, folder):
     out = folder / "out"
     done = write(name, "out", folder=folder)
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_only_what_the_option_wrote_is_replaced(name, folder):
     assert sorted(p.name for p in folder.iterdir() if p.name[0] == ".") == []
 
 
-def test_what_one_option_wrote_is_another_file_to_the_next(folder):
+def test_outputs_of_other_options_are_not_replaced(folder):
     for name in PROGRAM:
         assert write(name, f"of {name}", folder=folder).returncode == 0
     for name in PROGRAM:
@@ -107,7 +107,7 @@ def test_what_one_option_wrote_is_another_file_to_the_next(folder):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_links_and_nodes(name, force, folder):
+def test_outputs_follow_links_and_keep_node_types(name, force, folder):
     """Links are followed and kept; files that are not regular keep their type."""
     (folder / "sub").mkdir()
     (folder / "link").symlink_to("sub/next")
@@ -151,7 +151,7 @@ def make_device(path, major, minor, kind=stat.S_IFCHR):
 
 @root
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_devices(name, folder):
+def test_outputs_to_devices_keep_them(name, folder):
     """Devices stay devices. The test never uses /dev/null itself: a tool that replaced it would break the machine."""
     make_device(folder / "null", 1, 3)
     make_device(folder / "full", 1, 7)
@@ -165,7 +165,7 @@ def test_devices(name, folder):
 
 
 @root
-def test_a_block_device_is_somebodys(folder):
+def test_block_devices_are_not_written(folder):
     try:
         os.mknod(folder / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 4095))  # a loop device that does not exist
     except OSError as error:
@@ -176,7 +176,7 @@ def test_a_block_device_is_somebodys(folder):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_standard_output(name, folder):
+def test_outputs_may_be_standard_output(name, folder):
     """Standard output may be a pipe, a file made by the shell, or the end of a file; `/dev/stdout` can be any of
     them."""
     done = write(name, "/dev/stdout", folder=folder)
@@ -204,7 +204,7 @@ def test_standard_output(name, folder):
     assert not (folder / "-").exists()
 
 
-def test_descriptors(folder):
+def test_outputs_may_be_open_descriptors(folder):
     with open(folder / "third", "w") as third:
         fd = third.fileno()
         for name in PROGRAM:
@@ -231,7 +231,7 @@ READ = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("case", READ)
-def test_no_input_is_replaced(case, folder):
+def test_inputs_are_never_replaced(case, folder):
     """No name of an input file can be used to replace it, even with --force."""
     (folder / "table.bin").write_bytes(bytes(24))
     (folder / "base.yaml").write_text(SPEC)
@@ -263,7 +263,7 @@ def test_no_input_is_replaced(case, folder):
     assert done.returncode == 0, done.stderr
 
 
-def test_capture_replaces_neither_config_nor_module(folder):
+def test_capture_never_replaces_its_inputs(folder):
     (folder / "mine.py").write_text("from torch.nn import Linear\n")
     for words, path in ((["hf", "config.json"], "config.json"), (["torch", "mine:Linear", "--args", "[2, 3]"], "mine.py")):
         before = (folder / path).read_text()
@@ -273,7 +273,7 @@ def test_capture_replaces_neither_config_nor_module(folder):
         assert (folder / path).read_text() == before
 
 
-def test_check_is_made_before_the_list_is_replaced(folder):
+def test_digest_checks_before_it_replaces_the_list(folder):
     """The check happens before the list is replaced; otherwise it would compare the list with itself."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     done = run_tool("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
@@ -285,7 +285,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 @root
-def test_folders_and_files_that_cannot_be_written(folder):
+def test_outputs_in_read_only_folders(folder):
     """A writable file in a read-only folder is written in place; a read-only file is not replaced."""
     folder.chmod(0o755)
     for above in folder.parents:
@@ -315,7 +315,7 @@ def test_folders_and_files_that_cannot_be_written(folder):
         (folder / "open/out").unlink(), (folder / "open").rmdir(), out.unlink()
 
 
-def test_hard_links_keep_what_they_had(folder):
+def test_replacing_an_output_keeps_other_hard_links(folder):
     for name in PROGRAM:
         assert write(name, "out", folder=folder).returncode == 0
         os.link(folder / "out", folder / "other")
@@ -330,7 +330,7 @@ STORES = ["s3://bucket/x", "gs://bucket/x", "hf://org/model", "file:///tmp/x", "
 
 @pytest.mark.quick
 @pytest.mark.parametrize("store", STORES)
-def test_other_stores_are_refused_everywhere(store, folder):
+def test_commands_reject_urls_that_they_cannot_use(store, folder):
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
     before = tree_of(folder)
     for words in (["gen", "spec.yaml", "-o"], ["export", "spec.yaml", "--to", "dcp", "-o"], ["reshard", "ckpt", "-o"],
@@ -359,7 +359,7 @@ def test_other_stores_are_refused_everywhere(store, folder):
     assert tree_of(folder) == before
 
 
-def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
+def test_python_rejects_urls_that_it_cannot_use(folder, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "src/python")
     monkeypatch.setenv("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1"))
     import shardinit
@@ -373,14 +373,14 @@ def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
     assert sorted(os.listdir()) == ["config.json", "spec.yaml"]
 
 
-def test_a_local_folder_may_have_such_a_name(folder):
+def test_local_folders_may_look_like_urls(folder):
     run_ok("gen", "spec.yaml", "-o", "./s3://x", cwd=folder)
     run_ok("verify", "./s3://x", cwd=folder)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
-def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
+def test_digest_check_reports_tensors_the_spec_lacks(name, options, folder):
     """A list may contain tensors that `--only` leaves out, but no other unknown tensors."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     listed = {**json.loads((folder / "list.json").read_text()), "model_digest": None}
@@ -402,7 +402,7 @@ FOREIGN = ["tokenizer.json", "notes.txt", ".gitattributes", "model.bin.txt", "RE
 
 
 @pytest.mark.parametrize("format", ["checkpoint", *OF_ANY, "keras"])
-def test_foreign_files_are_named_and_are_no_damage(format, folder):
+def test_verify_lists_foreign_files_without_failing(format, folder):
     layout = "modules:\n  layers.dense.vars:\n    \"0\": {shape: [4, 6], init: zeros}\n"
     spec = SPEC if format != "keras" else SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + layout
     (folder / "spec.yaml").write_text(spec)
@@ -438,7 +438,7 @@ def test_foreign_files_are_named_and_are_no_damage(format, folder):
     assert tree_of(out) == before
 
 
-def test_a_file_system_may_not_say_what_a_name_is(folder):
+def test_verify_works_without_file_types_in_readdir(folder):
     """If the file system does not report types of names, each name is checked."""
     run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
     run_ok("export", "spec.yaml", "--to", "zarr", "-o", "zarr", cwd=folder)
@@ -461,7 +461,7 @@ LIKE_PARTS = {
 
 
 @pytest.mark.parametrize("format", LIKE_PARTS)
-def test_what_a_reader_would_take_for_a_part_is_damage(format, folder):
+def test_verify_rejects_files_that_readers_would_load(format, folder):
     words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
     run_ok(*words, cwd=folder)
     for name in LIKE_PARTS[format]:
@@ -479,7 +479,7 @@ def test_what_a_reader_would_take_for_a_part_is_damage(format, folder):
     run_ok("verify", "out", "--strict", cwd=folder)
 
 
-def test_a_folder_is_one_thing(folder):
+def test_a_folder_is_one_checkpoint_or_one_export(folder):
     """A folder is one checkpoint or one export of one plan, and `gen` never replaces a user's file that has one of its
     names."""
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
@@ -510,7 +510,7 @@ LONG = "x" * 300
 
 
 @pytest.mark.parametrize("words", [["reshard", "ckpt"], ["convert", "ckpt", "--to", "dcp"]], ids=lambda words: words[0])
-def test_a_folder_that_cannot_be_made(folder, words):
+def test_impossible_output_folders_are_reported_first(folder, words):
     """`reshard` and `convert` check the output path first, also against the copied checkpoint, and report the usual
     errors."""
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)

@@ -75,7 +75,7 @@ def check(command, at, end, other):
 
 @pytest.mark.parametrize("name", [name for name in [*WHOLE, *HALVES_TOO]
                                   if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])])
-def test_a_run_that_another_one_overtakes(name, tmp_path):
+def test_overtaken_runs_end_with_the_same_files(name, tmp_path):
     command = Command(name, tmp_path, WHOLE.get(name), HALVES_TOO.get(name))
     command.reset()
     counted = Counted(rule(LOOKS, "count", when=0, where=f"{command.work}/"))
@@ -107,7 +107,7 @@ FORMS = ["safetensors", "dcp", "zarr", "hdf5"]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("words, call, name", [([], "rename", "out"), (["--ranks", "0"], "mkdir", "out.parts/notes")])
-def test_other_values_at_the_same_time_are_a_conflict(tmp_path, form, words, call, name):
+def test_concurrent_runs_with_other_values_conflict(tmp_path, form, words, call, name):
     """If a run from another source finishes first, its values are not accepted as this run's."""
     make_two_models(tmp_path)
     first = Stopped(tmp_path, call, f"{tmp_path}/{name}", "convert", "first/model", "--to", form, "-o", "out", *words, cwd=tmp_path)
@@ -118,7 +118,7 @@ def test_other_values_at_the_same_time_are_a_conflict(tmp_path, form, words, cal
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
+def test_whole_run_overtakes_a_run_of_some_ranks(tmp_path, form):
     make_two_models(tmp_path)
     command = ["convert", "first/model", "--to", form, "-o", "out"]
     first = Stopped(tmp_path, "mkdir", f"{tmp_path}/out.parts/notes", *command, "--ranks", "0", cwd=tmp_path)
@@ -130,7 +130,7 @@ def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["safetensors", "hdf5"])
-def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, form):
+def test_next_run_removes_lock_probe_of_a_killed_run(tmp_path, form):
     """After a run is killed while it looks for files of another, the next run removes the file that is used to ask for
     locks. It used to stay next to the folder forever."""
     make_two_models(tmp_path)
@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, for
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
 
 
-def test_what_was_begun_twice_is_cleared_away_by_the_run_that_goes_on(tmp_path):
+def test_next_run_cleans_up_after_two_killed_runs(tmp_path):
     """The next run cleans up after two killed runs: one killed before its folder has a name that others can continue,
     the other meanwhile, after naming its own."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
@@ -158,7 +158,7 @@ def test_what_was_begun_twice_is_cleared_away_by_the_run_that_goes_on(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
 
 
-def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
+def test_overtaken_run_leaves_no_temporary_file(tmp_path):
     """A run that stops before renaming a file leaves no temporary file if another run makes that file too and completes
     the folder."""
     make_two_models(tmp_path)
@@ -172,7 +172,7 @@ def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
     assert file in there and not [path for path in there if ".tmp-" in path]
 
 
-def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
+def test_run_restages_if_the_locked_folder_was_removed(tmp_path):
     """If the locked folder has lost its name meanwhile, the second run makes its own."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)
     command.reset()
@@ -190,7 +190,7 @@ def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
 @pytest.mark.parametrize("command", [["reshard", "source", "--mesh", "fsdp=1,tensor=1"], ["convert", "source", "--to", "dcp"]],
                          ids=lambda command: command[0])
 @pytest.mark.parametrize("kind", ["file", "full", "empty"])
-def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
+def test_foreign_output_that_appears_meanwhile_stays(tmp_path, command, kind):
     """A foreign file or folder that appears when everything is made stays. Only an empty folder is replaced, as it has
     no data."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
@@ -215,7 +215,7 @@ def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
     assert out.read_text() == "mine" if kind == "file" else list(out.iterdir()) == [out / "mine"]
 
 
-def test_another_export_that_appears_is_a_conflict(tmp_path):
+def test_different_export_that_appears_is_a_conflict(tmp_path):
     """An export that appears meanwhile is a conflict: its record is written last, so it is complete and will not
     change."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
@@ -229,7 +229,7 @@ def test_another_export_that_appears_is_a_conflict(tmp_path):
     assert tree_of(tmp_path / "out") == there
 
 
-def test_what_another_run_stages_is_not_cleared_away(tmp_path):
+def test_files_staged_by_another_run_are_kept(tmp_path):
     """The copy appears while another run makes it too. The next run finds the copy and leaves the other's files
     alone."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)

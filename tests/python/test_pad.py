@@ -56,7 +56,7 @@ def values(words, dtype):
 
 @pytest.mark.parametrize("mesh", [(2, 2), (3, 4), (7, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_values_are_those_without_padding(mesh, replicas, tmp_path):
+def test_padding_changes_no_values(mesh, replicas, tmp_path):
     spec = write(tmp_path / "x.yaml", mesh=mesh)
     chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()}, mesh=mesh)
     digests = run_json("digest", spec)
@@ -105,7 +105,7 @@ STORED = {"map": [12, 8], "partition_spec": [12, 7], "placements": [12, 7], "str
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_language(language, tmp_path):
+def test_padding_works_in_every_sharding_language(language, tmp_path):
     modules = {"w": {"shape": [10, 7], "axes": ["rows", "columns"], "init": {"normal": {"std": 1}}}}
     sharding = LANGUAGES[language]
     plain = write(tmp_path / "plain.yaml", modules, sharding=sharding, mesh=(3, 2))
@@ -127,7 +127,7 @@ def test_every_language(language, tmp_path):
         assert tree_of(tmp_path / "again") == tree_of(tmp_path / "out")
 
 
-def test_a_map_of_it_is_the_same(tmp_path):
+def test_written_map_keeps_padding(tmp_path):
     modules = {p: {k: v for k, v in t.items() if k != "uneven"} for p, t in MODULES.items() if p != "count"}
     spec = write(tmp_path / "x.yaml", modules, {"pad": 0.125})
     run_ok("plan", spec, "--write", tmp_path / "map.yaml")
@@ -139,7 +139,7 @@ def test_a_map_of_it_is_the_same(tmp_path):
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
-def test_layouts_are_padded_too(tmp_path):
+def test_layouts_are_padded(tmp_path):
     """Layouts are padded too: kept tensors, and concatenations, which may be even although their parts are uneven."""
     modules = {"q": {"shape": [5, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
                "k": {"shape": [3, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
@@ -158,7 +158,7 @@ def test_layouts_are_padded_too(tmp_path):
     assert np.array_equal(stored["kk"], np.pad(np.concatenate([k, k, k]), ((0, 1), (0, 0)), constant_values=2))
 
 
-def test_stacks_are_padded_as_their_members(tmp_path):
+def test_stacks_are_padded_like_their_members(tmp_path):
     modules = {"e": {"shape": [6], "init": "ones"}}
     for n in range(2):
         modules[f"h.{n}.w"] = {"shape": [5], "shard": ["a"], "uneven": {"pad": "half"}, "init": {"normal": {"std": 1}}}
@@ -171,7 +171,7 @@ def test_stacks_are_padded_as_their_members(tmp_path):
             assert np.array_equal(stored["h.w"][n], np.append(drawn.generate(f"h.{n}.w")[:5], np.float32(0.5)))
 
 
-def test_reshard_pads_anew(tmp_path):
+def test_reshard_recomputes_padding(tmp_path):
     spec = write(tmp_path / "x.yaml")
     chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()})
     run_ok("gen", spec, "-o", tmp_path / "a")
@@ -194,7 +194,7 @@ def test_reshard_pads_anew(tmp_path):
 
 
 @pytest.mark.parametrize("to", OF_ANY)
-def test_exports_have_the_stored_shapes(to, tmp_path):
+def test_exports_have_padded_shapes(to, tmp_path):
     spec = write(tmp_path / "x.yaml")
     run_ok("gen", spec, "-o", tmp_path / "gen")
     run_ok("export", tmp_path / "gen", "--to", to, "-o", tmp_path / "a")
@@ -217,7 +217,7 @@ def test_exports_have_the_stored_shapes(to, tmp_path):
     run_ok("verify", tmp_path / "c", "--spec", spec, "--mesh", "a=1,b=1")
 
 
-def test_is_said(tmp_path):
+def test_plan_reports_padding(tmp_path):
     spec = write(tmp_path / "x.yaml")
     plan = run_json("plan", spec)
     extra = {p: math.prod(s) - math.prod(MODULES[p]["shape"]) for p, s in expected((2, 2)).items()}
@@ -238,7 +238,7 @@ def test_is_said(tmp_path):
     assert "are padding" in page.read_text()
 
 
-def test_a_path_that_is_none_is_not_found_twice(tmp_path):
+def test_explain_reports_an_unknown_path_once(tmp_path):
     """Drawn and stored tensors share their paths, so an unknown path is reported once."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\nmodules:\n"
                                         "  even: {shape: [8], init: zeros, shard: [a]}\n"
@@ -261,14 +261,14 @@ def test_a_path_that_is_none_is_not_found_twice(tmp_path):
      "`uneven` must be `error`, `chunk` or `pad`, not a mapping"),
     ({"shape": [5], "shard": ["a"], "uneven": "pads"}, "`uneven` must be `error`, `chunk` or `pad`, not `pads`"),
 ])
-def test_mistakes(tensor, message, tmp_path):
+def test_wrong_padding_is_rejected(tensor, message, tmp_path):
     spec = write(tmp_path / "x.yaml", {"w": {**tensor, "init": "zeros"}}, mesh=(2, 1))
     result = run_tool("plan", spec)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert result.stderr.count("error:") == 1
 
 
-def test_patterns_of_a_map_are_of_tensors_that_are_sharded_alike(tmp_path):
+def test_map_patterns_match_only_tensors_sharded_alike(tmp_path):
     """No pattern of a written map matches tensors with another sharding: `layers.*.w` would cover the first two
     tensors, but it also matches the third."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"

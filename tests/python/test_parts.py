@@ -30,7 +30,7 @@ def spec(tmp_path):
 
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 @pytest.mark.parametrize("count", [1, 3, 8, 11])
-def test_parts_together_are_one_run(spec, tmp_path, replicas, count):
+def test_all_parts_together_equal_one_run(spec, tmp_path, replicas, count):
     options = ["--replicas", replicas, "-o"]
     run_ok("gen", spec, *options, tmp_path / "whole")
     for part in reversed(range(count)):
@@ -42,7 +42,7 @@ def test_parts_together_are_one_run(spec, tmp_path, replicas, count):
     assert run_ok("status", tmp_path / "parts", "--missing-parts", count).stdout == "\n"
 
 
-def test_missing_parts_are_those_to_run_again(spec, tmp_path):
+def test_status_lists_missing_parts(spec, tmp_path):
     for part in (0, 2):
         run_ok("gen", spec, "--replicas", "full", "-o", tmp_path / "out", "--part", f"{part}/4")
     assert run_ok("status", tmp_path / "out", "--missing-parts", 4).stdout == "1,3\n"
@@ -55,13 +55,13 @@ def test_missing_parts_are_those_to_run_again(spec, tmp_path):
     ("4/4", "parts count from 0"), ("9/4", "parts count from 0"), ("1", "is not a part"), ("1/", "is not a part"),
     ("-1/4", "is not a part"), ("0/0", "there cannot be 0 parts"), ("0/9000000", "there cannot be 9,000,000 parts"),
     ("1/4x", "is not a part"), ("/", "is not a part")])
-def test_wrong_parts(spec, tmp_path, part, message):
+def test_invalid_parts_are_rejected(spec, tmp_path, part, message):
     result = run_tool("gen", spec, "-o", tmp_path / "out", f"--part={part}")
     assert result.returncode == 2 and message in result.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_part_and_ranks_are_two_answers(spec, tmp_path):
+def test_part_conflicts_with_ranks_and_devices(spec, tmp_path):
     for other in (["--ranks", "0"], ["--devices", "0"]):
         result = run_tool("gen", spec, "-o", tmp_path / "out", "--part", "0/2", *other)
         assert result.returncode == 2 and "both say what to make" in result.stderr
@@ -133,7 +133,7 @@ OPTIONS = {"safetensors": ["--max-shard-size", "1000"]}
 
 @pytest.mark.parametrize("form", OF_ANY)
 @pytest.mark.parametrize("source", ["spec", "folder"])
-def test_parts_of_an_export(spec, tmp_path, form, source):
+def test_export_in_parts_equals_one_run(spec, tmp_path, form, source):
     if source == "folder":
         run_ok("gen", spec, "-o", tmp_path / "checkpoint")
     command = ["export", spec if source == "spec" else tmp_path / "checkpoint", "--to", form, *OPTIONS.get(form, [])]
@@ -150,7 +150,7 @@ def test_parts_of_an_export(spec, tmp_path, form, source):
     run_ok("verify", tmp_path / "mixed")
 
 
-def test_parts_of_an_export_have_equally_many_bytes(tmp_path):
+def test_export_parts_are_balanced_by_bytes(tmp_path):
     """Parts are cut from files, so they are balanced even if one rank would make all files."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("{data: 4, tensor: 2}", "{data: 1}").replace("[{rows: tensor}]", "[]").replace(
         "  a: {shape: [64, 32], axes: [rows, null]", "  l:\n    repeat: {i: 40}\n    a: {shape: [64, 32]"))
@@ -168,7 +168,7 @@ def test_parts_of_an_export_have_equally_many_bytes(tmp_path):
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
 
 
-def test_parts_of_a_resharding(spec, tmp_path):
+def test_reshard_in_parts_equals_one_run(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "checkpoint")
     for mesh in ("data=2,tensor=4", "data=1,tensor=1"):
         command = ["reshard", tmp_path / "checkpoint", "--mesh", mesh]
@@ -189,7 +189,7 @@ def test_parts_of_a_resharding(spec, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["export", "reshard"])
-def test_parts_of_other_values_do_not_join(spec, tmp_path, command):
+def test_parts_with_other_values_are_rejected(spec, tmp_path, command):
     for seed in (3, 4):
         run_ok("gen", spec, "-o", tmp_path / f"seed{seed}", "--set", f"seed={seed}")
     options = {"export": ["--to", "dcp"], "reshard": ["--mesh", "data=2,tensor=2"]}[command]
@@ -201,7 +201,7 @@ def test_parts_of_other_values_do_not_join(spec, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["gen", "export", "reshard", "convert", "plan"])
-def test_parts_count_from_0(spec, tmp_path, command):
+def test_parts_are_counted_from_0(spec, tmp_path, command):
     run_ok("gen", spec, "-o", tmp_path / "checkpoint")
     words = {"gen": ["gen", spec], "export": ["export", spec, "--to", "dcp"], "plan": ["plan", spec],
              "reshard": ["reshard", tmp_path / "checkpoint"], "convert": ["convert", tmp_path / "checkpoint", "--to", "dcp"]}[command]
@@ -214,7 +214,7 @@ def test_parts_count_from_0(spec, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
-def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
+def test_a_folder_completed_meanwhile_is_not_restarted(tmp_path, command):
     """A folder is not begun again if another run completes it after this run looks for it and before it begins its
     own."""
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -228,7 +228,7 @@ def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
     assert not (tmp_path / "out.parts").exists(), stdout + stderr
 
 
-def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
+def test_export_rejects_a_receipt_without_a_file(tmp_path):
     # A receipt lists several files if there are more than 1,024.
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\nmodules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
     command = ["export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "out"]
@@ -260,7 +260,7 @@ def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
     assert (tmp_path / "out").exists()
 
 
-def test_a_file_that_was_cut_is_made_again(tmp_path):
+def test_export_rewrites_a_truncated_file(tmp_path):
     """A truncated file is made again even if its receipt records the complete file."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     command = ["export", tmp_path / "spec.yaml", "--to", "dcp", "-o"]

@@ -95,7 +95,7 @@ def number(text):
     return int(text.replace(",", ""))
 
 
-def test_numbers_are_those_of_the_plan(tmp_path):
+def test_page_numbers_match_the_plan(tmp_path):
     page = Page(write(tmp_path, TINY).read_text())
     plan = run_json("plan", TINY, "--devices")
     rows = dict(row for row in page.tables["plan"])
@@ -116,7 +116,7 @@ def test_numbers_are_those_of_the_plan(tmp_path):
         assert plan["min_rank_bytes"] <= held <= plan["max_rank_bytes"]
 
 
-def test_boxes_are_those_of_the_ranks(tmp_path):
+def test_page_boxes_match_the_ranks(tmp_path):
     page = Page(write(tmp_path, TINY).read_text())
     paths = re.findall(r"^(\S+) \[[\d, ]+\] \[", page.text, re.MULTILINE)
     assert len(paths) == len(page.tables["tensors"]) - 1
@@ -132,7 +132,7 @@ def test_boxes_are_those_of_the_ranks(tmp_path):
     assert plain == seen
 
 
-def test_boxes_fill_the_picture_once(tmp_path):
+def test_page_boxes_cover_the_picture_once(tmp_path):
     page = Page(write(tmp_path, TINY).read_text())
     for name, boxes in page.boxes.items():
         if re.fullmatch(r"t\d+", name):
@@ -140,7 +140,7 @@ def test_boxes_fill_the_picture_once(tmp_path):
             assert len({re.search("--i:([^;]*)", box["style"])[1] for box in boxes}) == len(boxes)
 
 
-def test_slices_and_devices(tmp_path):
+def test_page_shows_slices_and_devices(tmp_path):
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, "
                 "slice_order: inner}\nrules: [{a: fsdp}, {b: tensor}]\n"
                 "modules: {w: {shape: [8, 8], axes: [a, b], init: zeros}}\n")
@@ -156,7 +156,7 @@ def test_slices_and_devices(tmp_path):
 
 @pytest.mark.parametrize("name, key, axis", [
     (HOSTILE, "w", "a"), ("m", HOSTILE.replace(".", "_"), "a"), ("m", "w", HOSTILE)], ids=["model", "tensor", "axis"])
-def test_no_name_breaks_out(tmp_path, name, key, axis):
+def test_page_escapes_names(tmp_path, name, key, axis):
     """Specs reject such names, or the page escapes them (tests/unit/report_html_test.cc)."""
     spec = spec_of(tmp_path, f"name: {json.dumps(name)}\ndtype: f32\nmesh: {{axes: {{{json.dumps(axis)}: 2}}}}\n"
                 f"rules: [{{r: {json.dumps(axis)}}}]\n"
@@ -179,7 +179,7 @@ COMMANDS = ["plan", "graph", "stats"]
 
 @pytest.mark.parametrize("command, spec", [("plan", TINY), ("plan", BIG), ("graph", TINY), ("graph", BIG), ("stats", TINY)],
                          ids=lambda value: value if isinstance(value, str) else value.stem)
-def test_stands_alone(tmp_path, command, spec):
+def test_page_needs_no_other_files(tmp_path, command, spec):
     path = write(tmp_path, spec, command=command)
     text = path.read_text()
     page = Page(text)
@@ -194,7 +194,7 @@ def test_stands_alone(tmp_path, command, spec):
     assert write(tmp_path, spec, command=command).read_bytes() == again
 
 
-def test_only_the_filter_runs(tmp_path):
+def test_page_policy_allows_only_its_script(tmp_path):
     """The page's policy allows only its own script, by hash; report/templates/page.html has both."""
     text = write(tmp_path, TINY).read_text()
     [script] = re.findall("<script>(.*?)</script>", text, re.DOTALL)
@@ -203,7 +203,7 @@ def test_only_the_filter_runs(tmp_path):
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'"
 
 
-def test_size_is_bounded(tmp_path):
+def test_page_size_is_bounded(tmp_path):
     """A page stays small with the most ranks allowed, many kinds of tensors with long names, and more boxes than
     pixels."""
     spec = spec_of(tmp_path, "name: big\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4096, tensor: 4096}}\n"
@@ -225,7 +225,7 @@ def test_size_is_bounded(tmp_path):
     ("fsdp: 1024", 1024, "rank 1 at [1]"), ("fsdp: 3000", 60, "ranks 50–99 at [50–99]"),
     ("fsdp: 1031", 61, "ranks 17–33 at [17–33]"), ("data: 4, fsdp: 512", 64, "ranks 32–63 at [0, 32–63]"),
     ("data: 128, fsdp: 3, tensor: 4", 64, "ranks 24–47 at [2–3, 0–2, 0–3]")])
-def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
+def test_page_summarizes_many_ranks(tmp_path, mesh, places, second):
     """The places cover all ranks in order, and show the fewest and the most bytes that one of their ranks holds."""
     axis = mesh.split(":")[0]
     spec = spec_of(tmp_path, f"name: m\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nrules: [{{a: {axis}}}]\n"
@@ -241,7 +241,7 @@ def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
     assert max(number(high or low) for low, high in held) == plan["max_rank_bytes"]
 
 
-def test_a_place_has_the_least_and_the_most_of_its_ranks(tmp_path):
+def test_page_cells_show_fewest_and_most_bytes(tmp_path):
     """A place shows the extremes wherever they are: first, middle or last rank, or all ranks but one."""
     more = [0, 75, 149, *range(200, 224), *range(225, 250), 2999]
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 3000}}\nrules: [{a: fsdp}]\nmodules:\n"
@@ -257,7 +257,7 @@ def sizes_of(page):
     return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
 
 
-def test_tree_has_the_tensors_in_order(tmp_path):
+def test_graph_page_lists_tensors_in_order(tmp_path):
     text = write(tmp_path, "deepseek-v3", command="graph").read_text()
     leaves = sizes_of(text)
     printed = run_ok("graph", "deepseek-v3").stdout
@@ -278,7 +278,7 @@ def test_tree_has_the_tensors_in_order(tmp_path):
     assert page.titles("drawn1")[0].startswith("model.embed_tokens.weight: ") and "lm_head" in page.titles("drawn1")[-2]
 
 
-def test_graph_of_a_layout_and_of_a_part(tmp_path):
+def test_graph_page_of_a_layout_and_a_selection(tmp_path):
     text = write(tmp_path, TINY, "--layout", "maxtext", "--only", "**.q_proj.*", "--depth", "1", command="graph").read_text()
     page = Page(text)
     assert {"drawn0", "stored0"} <= page.boxes.keys() and "Stored by layout maxtext" in page.text
@@ -286,7 +286,7 @@ def test_graph_of_a_layout_and_of_a_part(tmp_path):
     assert "k_proj" not in text and '<details class="branch" open>' not in text
 
 
-def test_values_are_those_that_are_measured(tmp_path):
+def test_stats_page_shows_measured_values(tmp_path):
     page = Page(write(tmp_path, TINY, "--only", "model.layers.*.self_attn.q_proj.weight", command="stats").read_text())
     measured = run_json("stats", TINY, "--only", "model.layers.*.self_attn.q_proj.weight")["tensors"]
     [row] = page.tables["groups"][1:]
@@ -301,7 +301,7 @@ def test_values_are_those_that_are_measured(tmp_path):
             assert not count or f"<title>{count:,} element" in text
 
 
-def test_groups_of_what_is_measured(tmp_path):
+def test_stats_page_groups_numbered_tensors(tmp_path):
     """Tensors with equal shape and type whose paths differ only in numbers form a group, and its row covers all of
     them."""
     spec = spec_of(tmp_path, """name: m
@@ -338,7 +338,7 @@ modules:
         assert page.text.count(f"{line}\n") == 1, page.text
 
 
-def test_a_checkpoint_that_is_other_than_declared(tmp_path):
+def test_stats_page_marks_tensors_not_as_declared(tmp_path):
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nmodules: {w: {shape: [1000], init: ones}}\n")
     run_ok("gen", spec, "-o", tmp_path / "c")
     [path] = (tmp_path / "c/ranks").glob("*.h5")
@@ -351,7 +351,7 @@ def test_a_checkpoint_that_is_other_than_declared(tmp_path):
 
 @pytest.mark.parametrize("values, said", [([1.5] * 6, "All elements are 1.5."), ([float("nan")] * 6, "No element is finite."),
                                           ([-1.7e308, 1.7e308] * 3, "<svg")], ids=["equal", "none", "largest"])
-def test_values_without_a_range(tmp_path, values, said):
+def test_stats_page_handles_values_without_a_range(tmp_path, values, said):
     data = struct.pack("<6d", *values)
     (tmp_path / "values.bin").write_bytes(data)
     spec = spec_of(tmp_path, "name: m\ndtype: f64\nmodules: {w: {shape: [6], init: {file: {path: values.bin, sha256: "
@@ -361,7 +361,7 @@ def test_values_without_a_range(tmp_path, values, said):
     assert page.tables["groups"][1][0] == "w" and said in text and not re.search(r"\b(inf|nan)\b", text.split("<main>")[1])
 
 
-def test_least_mean_and_padding(tmp_path):
+def test_plan_balance_matches_numbers_counted_by_hand(tmp_path):
     """Numbers counted by hand: 4 ranks hold 2, 2, 1 and 0 of 5 rows, and every rank holds a scale."""
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
@@ -378,7 +378,7 @@ def test_least_mean_and_padding(tmp_path):
 
 @pytest.mark.parametrize("spec, options", [(file_of("plan", "plan_segments"), []),
                                            (TINY, ["--mesh", "fsdp=3,tensor=1"])])
-def test_balance_is_that_of_all_ranks(spec, options):
+def test_plan_balance_covers_all_ranks(spec, options):
     plan = run_json("plan", spec, *options, "--replicas", "full")
     ranks = [run_json("plan", spec, *options, "--replicas", "full", "--rank", rank)["rank_bytes"]
              for rank in range(plan["world_size"])]
@@ -397,7 +397,7 @@ WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]
 
 
 @pytest.mark.parametrize("first", range(0, len(WAYS) - 1, 3))
-def test_balance_of_tensors_that_are_nearly_alike(tmp_path, first):
+def test_plan_balance_of_similar_tensors(tmp_path, first):
     draw = random.Random(first)
     some = WAYS[first:first + 4]
     modules, placements, could_hold, of_element = "", "", {}, {}
@@ -432,7 +432,7 @@ def test_balance_of_tensors_that_are_nearly_alike(tmp_path, first):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_standard_output_is_refused(tmp_path, command):
+def test_html_to_standard_output_is_rejected(tmp_path, command):
     result = run_tool(command, "--html", "-", TINY, cwd=tmp_path)
     assert result.returncode == 2 and "`--html` needs the name of a file" in result.stderr
     assert not (tmp_path / "-").exists()
@@ -454,7 +454,7 @@ def chromium(tmp_path, *arguments):
 
 
 @browser
-def test_browser_reads_the_numbers(tmp_path):
+def test_browser_renders_the_numbers(tmp_path):
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  u: {shape: [7], init: ones}\n  w: {shape: [8], axes: [a], init: zeros}\n")
     path = write(tmp_path, spec)
@@ -479,7 +479,7 @@ def pixel(png):
 
 @browser
 @pytest.mark.parametrize("scheme, colour", [(0, (0x16, 0x18, 0x1b)), (1, (255, 255, 255))], ids=["dark", "light"])
-def test_browser_follows_the_reader(tmp_path, scheme, colour):
+def test_browser_applies_the_colour_scheme(tmp_path, scheme, colour):
     chromium(tmp_path, f"--screenshot={tmp_path}/page.png", f"--blink-settings=preferredColorScheme={scheme}",
              write(tmp_path, TINY).as_uri())
     assert pixel((tmp_path / "page.png").read_bytes()) == colour
@@ -535,7 +535,7 @@ frame.srcdoc = PAGE;
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 @pytest.mark.parametrize("command, spec", [("plan", "deepseek-v3"), ("graph", "deepseek-v3"), ("stats", "llama3-tiny"),
                                            ("plan", "many"), ("plan", "one")])
-def test_browser_shows_it_on_a_phone(tmp_path, command, spec, scheme):
+def test_page_fits_phone_and_desktop_widths(tmp_path, command, spec, scheme):
     if spec in ("many", "one"):
         spec = spec_of(tmp_path, {"many": "name: many\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 3000}}\n"
                                           "rules: [{a: fsdp}]\nmodules: {norm.weight: {shape: [8000], axes: [a], init: ones}}\n",

@@ -57,7 +57,7 @@ class Checker:
 
 
 @pytest.mark.parametrize("command", ["gen", "export --to zarr"])
-def test_power_loss(command, tmp_path):
+def test_resumes_after_power_loss_at_any_call(command, tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     run = [*command.split(), tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
     for name in ["good", "disk"]:
@@ -89,7 +89,7 @@ def test_power_loss(command, tmp_path):
             assert final_one(tree) == good, f"killed after call {k}, then done, then power loss: {set(good) - set(tree)}"
 
 
-def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
+def test_finalize_flushes_files_of_a_killed_gen(tmp_path):
     """`finalize` flushes everything that its manifest vouches for, even if `gen` was killed before it could."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run = ["gen", tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
@@ -113,7 +113,7 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
-def test_power_loss_of_ranks(command, tmp_path):
+def test_runs_of_ranks_resume_after_power_loss(command, tmp_path):
     """Several processes make the folder. Incomplete files are next to it, and the next run removes them."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
@@ -148,7 +148,7 @@ def test_power_loss_of_ranks(command, tmp_path):
         assert {p: d for p, d in tree.items() if p.split("/")[0] == "out"} == good
 
 
-def test_power_loss_of_a_copy(tmp_path):
+def test_reshard_resumes_after_power_loss(tmp_path):
     """A copy is staged next to its folder. After a power loss the next run continues or removes all staged files."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)

@@ -111,7 +111,7 @@ def module_of(vectors, folder, *arguments):
 
 
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
-def test_known_answers(tmp_path, arithmetic):
+def test_programs_compute_the_known_answers(tmp_path, arithmetic):
     modules, batches = [], batches_of(vectors_of(arithmetic))
     for number, batch in enumerate(batches):
         folder = tmp_path / str(number)
@@ -131,7 +131,7 @@ def test_known_answers(tmp_path, arithmetic):
     assert different == (FLUSHED if arithmetic == "f32" else set())
 
 
-def test_all_engines_and_element_types_are_in_them(tmp_path):
+def test_known_answers_cover_all_engines_and_types(tmp_path):
     engines = json.loads((ROOT / "schemas/spec.schema.json").read_text())["properties"]["engine"]["enum"]
     refused = set()
     for engine in engines:
@@ -198,7 +198,7 @@ VIEWS = {
 }
 
 
-def test_every_view_operation_has_its_program():
+def test_every_view_operation_is_tested():
     operations = set(SCHEMA["view"]["anyOf"][1]["properties"])
     assert operations <= set(VIEWS), f"give {operations - set(VIEWS)} a line in VIEWS"
 
@@ -230,7 +230,7 @@ FORMS = [("philox4x32", "f32", 1), ("philox4x32", "f64", 8), ("philox4x32", "f32
 
 
 @pytest.mark.parametrize("engine, arithmetic, devices", FORMS)
-def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
+def test_programs_compute_the_bits_of_gen(tmp_path, engine, arithmetic, devices):
     """Initializers with each engine, and views, have the same bits as in `gen`."""
     text = everything(devices, engine) if engine else views(devices)
     layout = [] if engine else ["--layout", "all"]
@@ -245,7 +245,7 @@ def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
 
 @pytest.mark.parametrize("init", ["{parts: {of: [{source: base, tensor: w}, zeros]}}",
                                   "{rows_like: {source: base, tensor: w}}"])
-def test_what_no_program_makes_is_refused(tmp_path, init):
+def test_program_rejects_unsupported_initializers(tmp_path, init):
     assert {init[1:].split(":")[0]} <= REFUSED
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nsources: {{base: {{path: {source_folder(tmp_path)}}}}}\n"
                                         f"modules: {{x: {{shape: [20, 8], init: {init}}}}}\n")
@@ -253,7 +253,7 @@ def test_what_no_program_makes_is_refused(tmp_path, init):
     assert result.returncode == 2 and "`x`" in result.stderr and not (tmp_path / "p.mlir").exists(), result.stderr
 
 
-def test_elements_of_files_of_every_type(tmp_path):
+def test_program_embeds_tables_of_every_type(tmp_path):
     """Tables work next to constants, which must have the same type. The bytes are arbitrary: floats include many NaNs,
     and integers have either sign."""
     data = np.random.default_rng(3).integers(0, 256, 384, dtype=np.uint8)
@@ -289,7 +289,7 @@ def norms():
     return text + "  odd: {shape: [3, 5], init: {normal: {std: 1}}}\n  odd_norms: {shape: [1, 1], init: {norms: {of: odd}}}\n"
 
 
-def test_norms_of_every_type_and_distribution(tmp_path):
+def test_program_computes_norms_of_every_type(tmp_path):
     made = gen_ok(norms(), tmp_path, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(tmp_path / "spec.yaml", tmp_path)], 2)
     assert facts["collectives"] == [] and len(results) == 2 * (7 + 6) + 2
@@ -320,7 +320,7 @@ KINDS = {
 }
 
 
-def test_tensors_of_one_kind_alone_share_a_function(tmp_path):
+def test_only_tensors_of_one_kind_share_a_function(tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: kinds\ndtype: f32\nmodules:\n" + "".join(
         f"  {name}{number}: {tensor}\n" for name, tensors in KINDS.items() for number, tensor in enumerate(tensors)))
     calls = re.findall(r"= func.call @(\w+)\(", run_ok("program", tmp_path / "spec.yaml").stdout)
@@ -384,7 +384,7 @@ def calls(of):
         for path, call in of.items())
 
 
-def test_every_function_of_every_kind_of_argument(tmp_path):
+def test_program_computes_every_expression_function(tmp_path):
     compare(tmp_path, calls(calls_of()))
 
 
@@ -399,7 +399,7 @@ BETWEEN = {"normal": "{normal: {mean: 0.3, std: 1}}", "cut": "{truncated_normal:
 
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_operations_that_compilers_remove(tmp_path, engine, arithmetic):
+def test_compilers_keep_rounding_operations(tmp_path, engine, arithmetic):
     head = f"shardinit: 1\nname: x\nengine: {engine}\ndtype: f64\nmesh: {{axes: {{a: 8}}}}\nmodules:\n"
     tensors = [f"  {path}: {{shape: [64, 64], shard: [a], init: {init}}}\n" for path, init in BETWEEN.items()]
     compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
@@ -417,7 +417,7 @@ ZEROS = (
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
-def test_zeros_have_their_signs(tmp_path, arithmetic, dtype):
+def test_program_keeps_signs_of_zeros(tmp_path, arithmetic, dtype):
     head = f"shardinit: 1\nname: x\ndtype: {dtype}\nmesh: {{axes: {{a: 8}}}}\nmodules:\n"
     tensors = [f'  e{number}: {{shape: [64, 16], shard: [a], init: {{expr: "{text}"}}}}\n'
                for number, text in enumerate(ZEROS)]
@@ -447,11 +447,11 @@ modules:
 
 @pytest.mark.parametrize("annotations", ["sdy", "both"])
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
-def test_squares_and_axes_in_any_order(tmp_path, annotations, arithmetic):
+def test_program_handles_axes_in_any_order(tmp_path, annotations, arithmetic):
     compare(tmp_path, SQUARES, "--annotate", annotations, "--arith", arithmetic)
 
 
-def test_portable_artifacts(tmp_path):
+def test_portable_programs_can_be_serialized(tmp_path):
     """StableHLO can serialize programs of `--portable`, `--rank` and `--annotate mhlo`, but not other programs."""
     form = ["--mesh", "fsdp=4,tensor=2"]
     for number, (arguments, is_portable) in enumerate([
@@ -467,7 +467,7 @@ def test_portable_artifacts(tmp_path):
         for rank, words in enumerate(parts):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
-def test_the_tiny_llama_digest_for_digest(tmp_path):
+def test_program_reproduces_tiny_llama_digests(tmp_path):
     import hashlib
     expected = {t["path"]: t["sha256"] for t in run_json("digest", TINY)["tensors"]}
     mesh = ["--mesh", "fsdp=4,tensor=2"]
@@ -505,7 +505,7 @@ def constructor(folder):
     return spec, captured
 
 
-def test_a_constructor_of_pytorch(tmp_path):
+def test_program_of_a_captured_constructor(tmp_path):
     """For a captured constructor, a program makes the same values as `gen`: drawn tensors, a table and a tied
     tensor."""
     spec, captured = constructor(tmp_path)
@@ -522,7 +522,7 @@ TRAINERS = [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")]
 
 
 @pytest.mark.parametrize("layout, annotations", TRAINERS)
-def test_layouts_of_trainers(tmp_path, layout, annotations):
+def test_program_of_each_layout_and_annotation(tmp_path, layout, annotations):
     """Each annotation works alone for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = gen_ok(TINY, tmp_path, *options, "--replicas", "full")
@@ -534,7 +534,7 @@ def test_layouts_of_trainers(tmp_path, layout, annotations):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
-def test_layers_in_a_loop(tmp_path):
+def test_stacked_program_loops_over_layers(tmp_path):
     sets = ["--set", "vars.layers=5"]
     plain = tmp_path / "plain"
     plain.mkdir()
@@ -568,7 +568,7 @@ modules:
 """
 
 
-def test_one_rank_alone(tmp_path):
+def test_program_of_one_rank(tmp_path):
     """`--rank` works for uneven boxes, boxes with one row, and ranks without boxes."""
     made = gen_ok(UNEVEN, tmp_path, "--replicas", "full")
     import shardinit
@@ -585,7 +585,7 @@ def test_one_rank_alone(tmp_path):
             assert results[name][0].tobytes() == wanted.tobytes()
 
 
-def test_kinds(tmp_path):
+def test_kinds_share_programs_between_tensors(tmp_path):
     out = tmp_path / "kinds"
     run_ok("program", ROOT / "configs/llama3.1-405b.yaml", "--kinds", "-o", out)
     program = json.loads((out / "program.json").read_text())
@@ -603,7 +603,7 @@ def test_kinds(tmp_path):
     assert len(keys) == sum(bool(t["tables"]) for t in program["tensors"])
 
 
-def test_llama_405b_as_one_module(tmp_path):
+def test_llama_405b_fits_one_small_module(tmp_path):
     config = ROOT / "configs/llama3.1-405b.yaml"
     module = program_of(config, tmp_path)
     assert module.stat().st_size < 5e6
@@ -660,7 +660,7 @@ def approximated(module, off, out):
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_approximate_roots_and_quotients(tmp_path, engine):
+def test_program_corrects_approximate_roots_and_quotients(tmp_path, engine):
     """Programs correct XLA's errors on GPUs, which are up to 2 units in the last place."""
     made = gen_ok(DRAWN.format(engine=engine), tmp_path)
     module = program_of(tmp_path / "spec.yaml", tmp_path)
@@ -705,7 +705,7 @@ def conversions_that_round(function):
 
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
-def test_no_conversion_is_needed_to_round(tmp_path, engine, arithmetic):
+def test_program_rounds_without_type_conversions(tmp_path, engine, arithmetic):
     (tmp_path / "spec.yaml").write_text(DRAWN.format(engine=engine))
     functions = program_of(tmp_path / "spec.yaml", tmp_path, "--arith", arithmetic).read_text().split("func.func")
     assert len(functions) > 5 and [types for function in functions for types in conversions_that_round(function)] == []
@@ -722,12 +722,12 @@ def test_no_conversion_is_needed_to_round(tmp_path, engine, arithmetic):
     (["--rank", "4"], "rank 4 does not exist"),
     (["--only", "nothing.*"], "nothing.*"),
 ])
-def test_command_lines_that_make_no_sense(arguments, message):
+def test_program_rejects_wrong_options(arguments, message):
     result = run_tool("program", TINY, *arguments)
     assert result.returncode == 2 and message in result.stderr and result.stdout == ""
 
 
-def test_where_it_is_written(tmp_path):
+def test_program_writes_where_it_is_asked(tmp_path):
     small = ["program", file_of("program", "program_small")]
     printed = run_ok(*small).stdout
     assert run_ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
@@ -757,7 +757,7 @@ def test_where_it_is_written(tmp_path):
     ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is sharded in 2 segments"),
     ("{shape: [8], stage: {a: 1}, init: zeros}", "`w` is on a part of the mesh, which no annotation of a program says"),
 ])
-def test_what_no_program_does(tmp_path, tensor, message):
+def test_program_rejects_unsupported_tensors(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{a: 2}}}}\nmodules:\n  w: {tensor}\n")
     for form in ([], ["--kinds"]):
@@ -767,7 +767,7 @@ def test_what_no_program_does(tmp_path, tensor, message):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_elements_of_files_have_a_limit(tmp_path, more):
+def test_program_limits_embedded_elements(tmp_path, more):
     path = table_file(tmp_path, bytes(2**21 + more))
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: u8\n"
                                         f"modules: {{w: {{shape: [{2**21 + more}], init: {{file: {path}}}}}}}\n")
@@ -777,7 +777,7 @@ def test_elements_of_files_have_a_limit(tmp_path, more):
                          "alone\n  hint: leave it out with `--only`, and take it from `gen`") in result.stderr
 
 
-def test_axes_that_cut_one_after_the_other_are_for_single_ranks(tmp_path):
+def test_program_of_nested_axes_needs_the_rank_option(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
                     'sharding: {w: {a: Shard(0), b: "_StridedShard(0, split_factor=2)"}}\n'

@@ -84,7 +84,7 @@ def boxes_in(shape, rng):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_value_and_random_boxes(case, server, options, tmp_path):
+def test_bucket_reads_equal_folder_reads(case, server, options, tmp_path):
     seed = int(os.environ.get("SHARDINIT_GENERATED_SEED", "0"))
     print("seed", seed)
     out = gen_ok(CASES[case][0], tmp_path, *CASES[case][1:])
@@ -113,7 +113,7 @@ def test_every_value_and_random_boxes(case, server, options, tmp_path):
         assert locals_[0] is None or np.array_equal(*map(bits_of, locals_)), path
 
 
-def test_into_memory_of_any_order(tiny, options):
+def test_bucket_reads_into_memory_of_any_order(tiny, options):
     here, there = shardinit.open(tiny[0]), shardinit.open(tiny[1], storage_options=options)
     path = "model.layers.0.mlp.down_proj.weight"
     wanted = bits_of(here.read(path))
@@ -122,7 +122,7 @@ def test_into_memory_of_any_order(tiny, options):
 
 
 @pytest.mark.parametrize("to", ["safetensors", "dcp", "zarr"])
-def test_exports(to, server, options, tmp_path):
+def test_exports_can_be_read_from_buckets(to, server, options, tmp_path):
     run_ok("export", TINY, "--to", to, "-o", tmp_path / "out")
     url = server.upload(tmp_path / "out", "exports", to)
     here, there = shardinit.open(tmp_path / "out"), shardinit.open(url, storage_options=options)
@@ -135,7 +135,7 @@ def test_exports(to, server, options, tmp_path):
         there.mesh  # noqa: B018
 
 
-def test_other_stores(tiny, tmp_path):
+def test_open_reads_any_fsspec_store(tiny, tmp_path):
     """`open` reads a store in memory, an HTTP server with range requests, an archive in a file, and a folder by URL."""
     out, url = tiny[0], "memory://somewhere/tiny"
     memory = fsspec.filesystem("memory")
@@ -151,7 +151,7 @@ def test_other_stores(tiny, tmp_path):
     assert {shardinit.open(f"{kind}://{out}").folder for kind in ("file", "local")} == {str(out)}
 
 
-def test_check(tiny, options, server):
+def test_check_reads_no_data(tiny, options, server):
     """`check` reads receipts and looks at all files without reading data."""
     with server.counted() as made, shardinit.open(tiny[1], storage_options=options) as checkpoint:
         checkpoint.check()
@@ -162,7 +162,7 @@ def test_check(tiny, options, server):
 # ---- Number of requests.
 
 
-def test_requests_of_a_whole_checkpoint(tiny, options, server):
+def test_loading_a_checkpoint_makes_few_requests(tiny, options, server):
     """PyTorch's loader requests the manifest and, for each rank, the receipt, two looks, and merged ranges."""
     torch = client_of("torch")
     out, url = tiny
@@ -182,7 +182,7 @@ def test_requests_of_a_whole_checkpoint(tiny, options, server):
     assert len(asked) == 1 + 4 * ranks
 
 
-def test_requests_of_a_part(tiny, options, server):
+def test_reading_a_slice_fetches_only_its_bytes(tiny, options, server):
     """`read` fetches only the requested bytes, plus gaps that cost less than a request."""
     checkpoint = shardinit.open(tiny[1], storage_options=options)
     path, other = "lm_head.weight", "model.layers.1.mlp.up_proj.weight"
@@ -204,7 +204,7 @@ def test_requests_of_a_part(tiny, options, server):
     assert not made
 
 
-def test_pieces_of_large_and_strided_regions(monkeypatch, tmp_path):
+def test_large_and_strided_regions_are_split(monkeypatch, tmp_path):
     """With limits of a few bytes, regions are split into many pieces and batches, and only short gaps are read."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**16, (3, 40, 5, 7), dtype=np.uint16)
@@ -245,7 +245,7 @@ def test_pieces_of_large_and_strided_regions(monkeypatch, tmp_path):
 # ---- Loaders.
 
 
-def test_pytorch(tiny, environment, options):
+def test_pytorch_loads_from_a_bucket(tiny, environment, options):
     """Loaders accept a URL, with options from the environment, and an open checkpoint."""
     torch = client_of("torch")
     from torch import nn
@@ -279,7 +279,7 @@ def test_pytorch(tiny, environment, options):
     assert not shardinit.torch.StorageReader.validate_checkpoint_id(url + "x")
 
 
-def test_requests_of_copies(tiny, options, server):
+def test_requests_of_copied_tensors_are_merged(tiny, options, server):
     """Requests of tensors that are filled through copies are merged too."""
     torch = client_of("torch")
     out, url = tiny
@@ -295,7 +295,7 @@ def test_requests_of_copies(tiny, options, server):
     assert len(asked) <= 8  # each rank's part of the matrix, and the vector; nothing between them
 
 
-def test_jax(tiny, options, server, tmp_path):
+def test_jax_loads_from_a_bucket(tiny, options, server, tmp_path):
     """Another process loads onto four devices of another mesh, with few requests for all tensors."""
     client_of("jax")
     out, url = tiny
@@ -336,7 +336,7 @@ def key_of(url, name):
     return "/" + url.removeprefix("s3://") + "/" + name
 
 
-def test_nothing_there(server, options, tiny, tmp_path):
+def test_open_reports_a_url_without_checkpoint(server, options, tiny, tmp_path):
     server.put("/faults")
     for url, why in (("s3://faults/nothing", "it has no manifest.json"), ("s3://no-such-bucket/x", "there is no such bucket")):
         with pytest.raises(shardinit.NotACheckpointError) as caught:
@@ -355,7 +355,7 @@ def test_nothing_there(server, options, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ranks/rank-00001.h5", "ranks/rank-00002.json", "plan.json"])
-def test_missing_objects(name, tiny, server, options):
+def test_missing_objects_are_damage(name, tiny, server, options):
     url = copy_of(tiny, server, "missing-" + name.replace("/", "-"))
     assert server.request("DELETE", key_of(url, name))[0] == 204
     checkpoint = shardinit.open(url, storage_options=options)
@@ -368,7 +368,7 @@ def test_missing_objects(name, tiny, server, options):
             checkpoint.check()
 
 
-def test_a_replica_for_one_that_is_missing(server, options, tmp_path):
+def test_reads_fall_back_to_a_replica(server, options, tmp_path):
     out = gen_ok(TINY, tmp_path, "--replicas", "full")
     url = server.upload(out, "faults", "replicas")
     for name in ("ranks/rank-00000.h5", "ranks/rank-00001.json"):
@@ -380,7 +380,7 @@ def test_a_replica_for_one_that_is_missing(server, options, tmp_path):
     assert {name for _, name in kinds_of(made)} == {"manifest.json", "rank-00003.json", "rank-00003.h5"}
 
 
-def test_damaged_objects(tiny, server, options):
+def test_damaged_objects_are_reported(tiny, server, options):
     url = copy_of(tiny, server, "damaged")
     path = "lm_head.weight"
     rank = bytearray((tiny[0] / "ranks/rank-00003.h5").read_bytes())
@@ -398,7 +398,7 @@ def test_damaged_objects(tiny, server, options):
         shardinit.open(url, storage_options=options).read(path)
 
 
-def test_a_file_of_another_size_may_be_put_right(tiny, server, options):
+def test_a_restored_object_can_be_read_again(tiny, server, options):
     """An open checkpoint looks at the file again for each read, so a restored file is accepted."""
     url = copy_of(tiny, server, "put-right")
     name = key_of(url, "ranks/rank-00003.h5")
@@ -413,7 +413,7 @@ def test_a_file_of_another_size_may_be_put_right(tiny, server, options):
     assert np.array_equal(bits_of(checkpoint.read("lm_head.weight")), bits_of(here))
 
 
-def test_objects_of_another_plan(tiny, server, options, tmp_path):
+def test_objects_of_another_plan_are_rejected(tiny, server, options, tmp_path):
     """Reading fails if another run has overwritten the manifest, a receipt or the plan."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
     for name, text in (
@@ -429,7 +429,7 @@ def test_objects_of_another_plan(tiny, server, options, tmp_path):
             checkpoint.partition_spec("lm_head.weight")
 
 
-def test_objects_that_are_replaced(tiny, server, options, tmp_path):
+def test_replaced_objects_are_noticed(tiny, server, options, tmp_path):
     """Objects of equal size from another plan are noticed between two reads and within one. Digests would reveal them
     only on request; the store's metadata always does."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
@@ -528,7 +528,7 @@ class http_server:
     *(({"status": status}, shardinit.DamageError, "ranks/rank-00000.h5` is missing") for status in (404, 410)),
     ({"status": 500}, OSError, "HTTP status 500|the store failed"),
 ], ids=str)
-def test_servers_that_are_wrong(wrong, error, text, tiny):
+def test_wrong_server_responses_are_rejected(wrong, error, text, tiny):
     handler = type("Wrong", (Ranges,), wrong)
     with http_server(handler, tiny[0]) as address:
         checkpoint = shardinit.open(address)
@@ -537,7 +537,7 @@ def test_servers_that_are_wrong(wrong, error, text, tiny):
         assert "rank-0000" in str(caught.value)
 
 
-def test_what_a_store_refuses(tiny, tmp_path):
+def test_refused_requests_are_reported(tiny, tmp_path):
     """A wrong key, a missing key and an unreachable server are reported."""
     url = tiny[1]
 
@@ -567,7 +567,7 @@ def test_what_a_store_refuses(tiny, tmp_path):
         server.server_close()
 
 
-def test_wrong_key_of_a_server_that_checks(tiny, server, options):
+def test_a_wrong_key_is_reported(tiny, server, options):
     """moto checks signatures after this request, so a wrong key is answered as by S3."""
     status, _ = server.request("POST", "/moto-api/reset-auth", b"0")
     assert status == 200
@@ -579,7 +579,7 @@ def test_wrong_key_of_a_server_that_checks(tiny, server, options):
     assert shardinit.open(tiny[1], storage_options=options).name == "llama3-tiny"
 
 
-def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path):
+def test_check_notices_objects_deleted_later(server, options, tiny, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(tiny[0], copy)
     url = server.upload(copy, "seen", "a")
@@ -603,7 +603,7 @@ def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path)
         checkpoint.check()
 
 
-def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
+def test_close_allows_replaced_files(server, options, tiny, tmp_path):
     """After `close`, files that others have replaced are read again; without `close`, a store's replaced file is an
     error."""
     other, copy, path = gen_ok(TINY, tmp_path / "other", "--set", "seed=1"), tmp_path / "copy", "lm_head.weight"
@@ -634,7 +634,7 @@ def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
                 checkpoint.read(path)
 
 
-def test_receipts_are_looked_at_each_time(server, options, tiny, tmp_path):
+def test_check_reads_receipts_each_time(server, options, tiny, tmp_path):
     """Each `check` reads receipts again, and notices that one is missing, wrong, or right again."""
     copy, name = tmp_path / "copy", "ranks/rank-00002.json"
     shutil.copytree(tiny[0], copy)
@@ -655,7 +655,7 @@ def test_receipts_are_looked_at_each_time(server, options, tiny, tmp_path):
                 checkpoint.check()
 
 
-def test_trouble_of_fsspec_itself(tiny, options):
+def test_failures_of_fsspec_are_reported(tiny, options):
     """For example, in a forked process fsspec cannot use a file system that its parent opened."""
     checkpoint = shardinit.open(tiny[1], storage_options=options)
     checkpoint.check()
@@ -668,7 +668,7 @@ def test_trouble_of_fsspec_itself(tiny, options):
         checkpoint.check()
 
 
-def test_several_threads(options, tiny):
+def test_threads_can_read_one_checkpoint(options, tiny):
     """Several threads can read at once, and a closed checkpoint can read again."""
     here, path = shardinit.open(tiny[0]), "model.layers.0.mlp.down_proj.weight"
     wanted = bits_of(here.read(path))
@@ -687,14 +687,14 @@ HOSTILE = ["../manifest.json", "/manifest.json", "ranks//x", "%2e%2e/manifest.js
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_that_lead_elsewhere(name):
+def test_names_that_a_store_misreads_are_rejected(name):
     """Exports can contain any names; names that a store might misinterpret are rejected."""
     fsspec.filesystem("memory").pipe("/names/manifest.json", b"{}")
     with pytest.raises(shardinit.FormatError, match="is no name of a file in a store"):
         shardinit._store.StoreFiles("memory://names", None).read(name)
 
 
-def test_texts_that_are_not_right():
+def test_invalid_manifests_in_a_store_are_rejected():
     memory = fsspec.filesystem("memory")
     for number, text in enumerate([b"", b"[]", b"{", b"\xff\xfe", b"{}"]):
         memory.pipe(f"/texts/{number}/manifest.json", text)
@@ -702,20 +702,20 @@ def test_texts_that_are_not_right():
             shardinit.open(f"memory://texts/{number}")
 
 
-def test_an_empty_object(server, options):
+def test_an_empty_manifest_is_rejected(server, options):
     server.put("/faults")
     server.put("/faults/empty/manifest.json", b"")
     with pytest.raises(shardinit.FormatError, match="manifest.json` is not JSON"):
         shardinit.open("s3://faults/empty", storage_options=options)
 
 
-def test_secrets_are_not_shown(tiny):
+def test_credentials_in_urls_are_hidden(tiny):
     with http_server(Ranges, tiny[0]) as address:
         checkpoint = shardinit.open(address.replace("://", "://user:secret@"))
         assert checkpoint.folder == address and "secret" not in repr(checkpoint)
 
 
-def test_without_fsspec(tiny):
+def test_folders_can_be_read_without_fsspec(tiny):
     """Reading a folder does not need fsspec; opening a URL reports which package to install."""
     code = (
         "import sys\n"
@@ -730,7 +730,7 @@ def test_without_fsspec(tiny):
 
 
 @pytest.mark.parametrize("version, text", [("0.4.2", "there is s3fs 0.4.2, which is too old"), (None, "needs s3fs")])
-def test_an_s3fs_that_is_too_old(version, text, monkeypatch):
+def test_missing_or_old_s3fs_is_reported(version, text, monkeypatch):
     from importlib import metadata
 
     def found(name):
@@ -814,7 +814,7 @@ def test_a_public_bucket_needs_no_credentials(tiny, monkeypatch):
             shardinit.open("s3://bucket/p")
 
 
-def test_no_message_has_a_secret(monkeypatch):
+def test_error_messages_contain_no_secrets(monkeypatch):
     """Error messages contain no secret, even if a store repeats all or part of a request, with any status."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEJr//////////wEaDKq+Long=="}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")

@@ -17,12 +17,12 @@ def check(*arguments):
 
 
 @pytest.mark.quick
-def test_ruff():
+def test_ruff_accepts_the_package():
     done = check("ruff", "check", "--no-cache", ".")
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n"), done.stdout + done.stderr
 
 
-def test_mypy(tmp_path):
+def test_mypy_accepts_the_package(tmp_path):
     """The frameworks must be installed, because mypy treats missing packages as `Any`."""
     for framework in ("torch", "jax"):
         client_of(framework)

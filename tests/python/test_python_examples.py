@@ -29,7 +29,7 @@ def test_every_notebook_has_a_case():
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_it_is_stored_without_outputs(name):
+def test_notebooks_are_stored_without_outputs(name):
     stored = notebook(name)
     assert (stored["nbformat"], stored["nbformat_minor"]) == (4, 5) and len(stored["cells"]) > 5
     assert len({cell["id"] for cell in stored["cells"]}) == len(stored["cells"])
@@ -41,7 +41,7 @@ def test_it_is_stored_without_outputs(name):
 
 
 @pytest.mark.parametrize("name", ["equinox", pytest.param("fsdp2", marks=like_torch_cpu())])
-def test_it_runs(name):
+def test_notebooks_run(name):
     for package in NOTEBOOKS[name]:
         client_of(package)
     result = subprocess.run(

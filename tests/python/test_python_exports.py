@@ -29,7 +29,7 @@ def exports(tmp_path_factory):
 
 
 @pytest.mark.parametrize("format", OF_ANY)
-def test_every_tensor_and_every_part(exports, format):
+def test_python_reads_every_export_and_slice(exports, format):
     folders, wanted = exports
     with shardinit.open(folders[format]) as export:
         assert isinstance(export, shardinit.Export) and export.format == format
@@ -46,7 +46,7 @@ def test_every_tensor_and_every_part(exports, format):
                 assert np.array_equal(bits_of(export.read(path, slices)), words[slices])
 
 
-def test_megatron_and_keras(tmp_path):
+def test_python_reads_megatron_and_keras_exports(tmp_path):
     for format, spec, arguments in (
         ("megatron", TINY, ["--layout", "torch_dist"]),
         ("keras", REPEATED, []),
@@ -62,7 +62,7 @@ def test_megatron_and_keras(tmp_path):
             assert np.array_equal(bits_of(export.read(path, verify=True)), words), path
 
 
-def test_several_files_and_no_more_than_asked_for(exports, tmp_path):
+def test_export_reads_only_the_requested_bytes(exports, tmp_path):
     _, wanted = exports
     run_ok("export", TINY, "--to", "safetensors", "--max-shard-size", "1M", "-o", tmp_path / "out")
     assert (tmp_path / "out/model.safetensors.index.json").is_file()
@@ -73,7 +73,7 @@ def test_several_files_and_no_more_than_asked_for(exports, tmp_path):
 
 
 @pytest.mark.parametrize("format", OF_ANY)
-def test_into_models(tmp_path, format):
+def test_exports_load_into_models(tmp_path, format):
     torch = client_of("torch")
     from test_python_torch import MODEL, Toy
 
@@ -95,7 +95,7 @@ def test_into_models(tmp_path, format):
         shardinit.torch.load_into(model, out)
 
 
-def test_into_jax(exports):
+def test_exports_load_into_jax(exports):
     client_of("jax")
     folders, wanted = exports
     for folder in folders.values():
@@ -123,7 +123,7 @@ def reads_all(folder, **options):
         return {path: export.read(path, **options) for path in export.tensors}
 
 
-def test_records_of_strangers(exports, tmp_path):
+def test_malicious_export_records_are_rejected(exports, tmp_path):
     folder = exports[0]["dcp"]
     (tmp_path / "secret").write_bytes(bytes(1 << 20))
     size = (folder / "__0_0.distcp").stat().st_size
@@ -172,7 +172,7 @@ def test_records_of_strangers(exports, tmp_path):
         shardinit.open(other)
 
 
-def test_damage(exports, tmp_path):
+def test_damaged_exports_are_rejected(exports, tmp_path):
     for format, name in (("dcp", "__1_0.distcp"), ("zarr", "matrix/1.0")):
         out = tmp_path / format
         shutil.copytree(exports[0][format], out)

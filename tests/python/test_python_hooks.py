@@ -80,7 +80,7 @@ def fused(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_a_fused_matrix_that_a_hook_splits(fused, meta):
+def test_fused_matrix_split_by_a_hook_is_filled(fused, meta):
     """torchtitan's hook splits a fused matrix. With one KV head the hook returns views, otherwise copies."""
     kv_heads, text, folder, wanted = fused
     for fill in (
@@ -100,7 +100,7 @@ def test_a_fused_matrix_that_a_hook_splits(fused, meta):
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_a_part_of_a_fused_matrix_is_not_enough(meta, tmp_path):
+def test_part_of_a_fused_matrix_is_reported_missing(meta, tmp_path):
     without = "\n".join(line for line in QKV.format(kv=16).split("\n") if "wv" not in line)
     spec = shardinit.open_spec(text=without)
     with torch.device("meta" if meta else "cpu"):
@@ -139,7 +139,7 @@ def fill_sharded(folder, text):
         model.layers[0](torch.ones(1, 3, 16))[0].sum().backward()  # FSDP2 knows its parameters
 
 
-def test_a_fused_matrix_under_fsdp2(tmp_path):
+def test_fused_matrix_under_fsdp2_is_filled(tmp_path):
     fused_qkv_linear(4, 2)
     text = QKV.format(kv=16)
     spawn_it(2, tmp_path, fill_sharded, str(gen_ok(text, tmp_path)), text)
@@ -191,7 +191,7 @@ def is_equal(model, spec):
 
 @pytest.mark.parametrize("meta", [True, False])
 @pytest.mark.parametrize("clone", [True, False])
-def test_parts_that_are_copies_or_views(meta, clone):
+def test_hook_may_return_copies_or_views(meta, clone):
     spec = shardinit.open_spec(text=PARTS)
     with torch.device("meta" if meta else "cpu"):
         model = Hooked(lambda *of: rows(*of, clone), join_it)
@@ -199,7 +199,7 @@ def test_parts_that_are_copies_or_views(meta, clone):
     is_equal(model, spec)
 
 
-def test_copies_that_no_hook_takes_back_are_named():
+def test_copies_without_a_load_hook_are_reported():
     spec = shardinit.open_spec(text=PARTS)
     for device in ("meta", "cpu"):
         with torch.device(device):
@@ -214,7 +214,7 @@ def test_copies_that_no_hook_takes_back_are_named():
         assert torch.equal(model.two.weight, torch.from_numpy(spec.read("two.weight")))
 
 
-def test_what_the_state_dict_leaves_out_is_named_before_anything_is_changed():
+def test_tensors_left_out_of_the_state_dict_are_reported_first():
     def leave_out(state, prefix, module):
         del state[prefix + "weight"]
 
@@ -229,7 +229,7 @@ def test_what_the_state_dict_leaves_out_is_named_before_anything_is_changed():
     assert not torch.equal(model.two.weight, before)
 
 
-def test_views_of_a_part_and_views_that_overlap():
+def test_partial_or_overlapping_views_are_rejected():
     def half_one(state, prefix, module):
         state[prefix + "part0"] = state.pop(prefix + "weight")[:3]
 
@@ -250,7 +250,7 @@ def test_views_of_a_part_and_views_that_overlap():
     }
 
 
-def test_views_with_another_shape_and_values_that_a_hook_changes():
+def test_hook_that_changes_shapes_or_values():
     def transpose(state, prefix, module):
         state[prefix + "weight"] = state[prefix + "weight"].t()
 
@@ -310,7 +310,7 @@ def test_wrapped_models_need_no_rename(index, meta):
     assert [path.removeprefix("module.") for path in caught.value.missing] == ["two.weight"]
 
 
-def test_a_name_of_the_model_is_no_wrapper():
+def test_submodule_named_module_is_not_a_wrapper():
     """A model's submodule may be named `module`, also in the checkpoint and next to other submodules."""
     text = PAIR.replace("one.", "module.one.").replace("two.", "module.two.")
     spec = shardinit.open_spec(text=text + "  one.weight: {shape: [6, 4], init: ones}\n")
@@ -332,7 +332,7 @@ class Power(Scaled):
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_parametrized_tensors(meta):
+def test_parametrized_tensors_are_filled(meta):
     """Original tensors get the same values as if parametrization had been registered after loading."""
     spec = shardinit.open_spec(text=PAIR)
     for register in (
@@ -374,5 +374,5 @@ def train_wrapped(text):
             assert torch.equal(parameter, wanted[path]), path
 
 
-def test_models_wrapped_for_many_processes(tmp_path):
+def test_distributed_wrappers_need_no_rename(tmp_path):
     spawn_it(2, tmp_path, train_wrapped, PAIR)

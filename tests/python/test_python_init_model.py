@@ -92,18 +92,18 @@ def says(error, *arguments, **options):
 @like_torch_cpu()
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**63 + 5])
 @pytest.mark.parametrize("make", [Net, lambda: Net(tied=True), Rotary, Toy], ids=["net", "tied", "rotary", "toy"])
-def test_the_values_of_the_constructor(make, seed):
+def test_init_model_equals_the_constructor(make, seed):
     is_like(init_model(make, engine="torch_cpu", seed=seed), constructed(make, seed).state_dict())
 
 
 @like_torch_cpu()
-def test_a_default_type():
+def test_init_model_applies_a_default_dtype():
     model = init_model(Net, engine="torch_cpu", seed=2, dtype=torch.bfloat16)
     is_like(model, constructed(Net, 2, torch.bfloat16).state_dict())
     assert model.head.weight.dtype == torch.bfloat16 and torch.get_default_dtype() == torch.float32
 
 
-def test_the_values_of_the_captured_spec():
+def test_init_model_equals_the_captured_spec():
     model = init_model(Net)
     is_like(model, spec_state(shardinit.capture.torch(Net)))
     assert model.layers[0].mix.std().item() == pytest.approx(0.02, rel=0.2)
@@ -111,7 +111,7 @@ def test_the_values_of_the_captured_spec():
 
 
 @pytest.mark.parametrize("form", ["file", "open", "mapping"])
-def test_the_values_of_a_spec(form, tmp_path):
+def test_init_model_equals_a_given_spec(form, tmp_path):
     yaml = client_of("yaml")
     path = tmp_path / "spec.yaml"
     path.write_text(MODEL)
@@ -125,7 +125,7 @@ def test_the_values_of_a_spec(form, tmp_path):
         assert wide[0].head.weight.dtype == torch.float64
 
 
-def test_what_no_state_dict_has_is_the_constructors():
+def test_state_outside_the_state_dict_is_the_constructors():
     before = torch.get_rng_state()
     model, real = init_model(Rotary), Rotary()
     torch.set_rng_state(before)
@@ -141,7 +141,7 @@ def test_tied_parameters_stay_tied():
     assert model.head.weight is model.embed.weight
 
 
-def test_transformers():
+def test_init_model_fills_a_transformers_model():
     transformers = client_of("transformers")
     config = tiny_llama().config
     model = init_model(lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16), TINY)
@@ -192,7 +192,7 @@ def on_meshes():
 
 
 @like_torch_cpu()
-def test_on_meshes(tmp_path):
+def test_init_model_shards_over_meshes(tmp_path):
     spawn_it(4, tmp_path, on_meshes)
 
 
@@ -223,7 +223,7 @@ def without_kept(model):
 
 
 @like_torch_cpu()
-def test_tensor_parallelism_in_a_function_of_ones_own(tmp_path):
+def test_init_model_accepts_a_parallelize_function(tmp_path):
     spawn_it(4, tmp_path, on_two_dimensions)
 
 
@@ -263,7 +263,7 @@ class Shared(nn.Module):
 
 
 @like_torch_cpu()
-def test_meshes_that_do_not_fit_and_layers_that_are_shared(tmp_path):
+def test_init_model_checks_meshes_and_shared_layers(tmp_path):
     spawn_it(4, tmp_path, with_mistakes)
 
 
@@ -294,7 +294,7 @@ class View(nn.Module):
 ONES = {"shardinit": 1, "name": "ones", "dtype": "f32", "modules": {"weight": {"shape": [4], "init": "ones"}}}
 
 
-def test_mistakes():
+def test_init_model_rejects_wrong_arguments():
     assert says(TypeError, Needs) == (
         "init_model() calls Needs() without arguments: missing a required argument: 'config'; give it a function that "
         "has them, as `lambda: Needs(config)`")
@@ -326,7 +326,7 @@ def test_mistakes():
     assert nn.Module.__init__.__module__ == "torch.nn.modules.module"
 
 
-def test_a_spec_of_another_model(tmp_path):
+def test_init_model_rejects_the_spec_of_another_model(tmp_path):
     with pytest.raises(shardinit.MismatchError) as caught:
         init_model(Net, ONES)
     assert "layers.2.norm.bias" in caught.value.missing and caught.value.unexpected == ["weight"]
@@ -337,7 +337,7 @@ def test_a_spec_of_another_model(tmp_path):
         init_model(Toy, gen_ok(MODEL, tmp_path))
 
 
-def test_a_constructor_that_no_spec_can_stand_for():
+def test_init_model_reports_what_cannot_be_captured():
     class Sorted(nn.Module):
         def __init__(self):
             super().__init__()

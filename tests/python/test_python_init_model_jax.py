@@ -61,7 +61,7 @@ def says(error, *arguments, **options):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("on_devices", [False, True], ids=["host", "devices"])
-def test_the_values_of_the_captured_spec(shape, on_devices):
+def test_jax_init_model_equals_the_captured_spec(shape, on_devices):
     mesh = devices_of(*shape)
     made = init_model(tree_of, mesh, WANTED, seed=4, on_devices=on_devices)
     with shardinit.capture.jax(tree_of, seed=4).spec() as spec:
@@ -71,7 +71,7 @@ def test_the_values_of_the_captured_spec(shape, on_devices):
 
 
 @pytest.mark.parametrize("seed", [0, 9, 2**63 - 1])
-def test_the_numbers_of_jax(seed):
+def test_jax_init_model_draws_the_numbers_of_jax(seed):
     mesh = devices_of(4, 2)
     same(init_model(tree_of, mesh, WANTED, seed=seed, engine="jax_threefry"), tree_of(random.key(seed)), mesh)
 
@@ -79,7 +79,7 @@ def test_the_numbers_of_jax(seed):
 @pytest.mark.parametrize("shardings", [
     None, P(), P("fsdp"), lambda info: P("tensor") if len(info.shape) > 1 else P(),
     {"up.kernel": P("fsdp"), "up.bias": P(), "down.kernel": P(None, "tensor"), "down.bias": P(("fsdp", "tensor"))}])
-def test_forms_of_shardings(shardings):
+def test_jax_init_model_accepts_shardings_in_any_form(shardings):
     mesh = devices_of(4, 2)
     given = NamedSharding(mesh, P("fsdp")) if shardings == P("fsdp") else shardings
     made, same_made = init_model(tree_of, mesh, shardings), init_model(tree_of, mesh, given)
@@ -89,7 +89,7 @@ def test_forms_of_shardings(shardings):
     assert kernel == {type(None): P(None, None), P: shardings, dict: P("fsdp")}.get(type(shardings), P("tensor"))
 
 
-def test_no_array_is_made_whole(monkeypatch):
+def test_jax_init_model_makes_no_whole_array(monkeypatch):
     made, plain = [], shardinit.Spec.generate
 
     def recording(self, path, slices=None, **options):
@@ -106,7 +106,7 @@ def test_no_array_is_made_whole(monkeypatch):
         init_model(lambda key: {"w": jnp.sort(random.normal(key, (1 << 22, 1 << 20)))}, devices_of(8, 1), P("fsdp"))
 
 
-def test_a_spec(tmp_path):
+def test_jax_init_model_equals_a_given_spec(tmp_path):
     mesh = devices_of(2, 2)
     text = """
 shardinit: 1
@@ -137,7 +137,7 @@ modules:
         shardinit.SpecError, tree_of, mesh, spec=gen_ok(text, tmp_path))
 
 
-def test_equinox():
+def test_jax_init_model_makes_an_equinox_model():
     equinox = client_of("equinox")
 
     class Model(equinox.Module):
@@ -163,7 +163,7 @@ def test_equinox():
     assert error.endswith("as `lambda key: Linear(config, key=key)`, and of data the shapes, as `jax.numpy.zeros(shape)`")
 
 
-def test_layers_in_a_vmap():
+def test_jax_init_model_follows_vmap():
     equinox = client_of("equinox")
 
     def stacked(key):
@@ -175,7 +175,7 @@ def test_layers_in_a_vmap():
     same(init_model(stacked, mesh, P("fsdp"), engine="jax_threefry", seed=2, on_devices=True), made, mesh)
 
 
-def test_flax():
+def test_jax_init_model_makes_flax_models():
     client_of("flax")
     from flax import linen, nnx
 
@@ -199,7 +199,7 @@ def test_flax():
     assert model.dropout.rngs.count.get_value() == real.dropout.rngs.count.get_value() + 1
 
 
-def test_mistakes():
+def test_jax_init_model_rejects_wrong_arguments():
     mesh = devices_of(4, 2)
     assert says(TypeError, tree_of, (4, 2)) == "`mesh` is a jax.sharding.Mesh, not tuple"
     assert "and dict cannot be called: give a class or a function, as `lambda key: Model(config, key=key)`" in says(

@@ -45,7 +45,7 @@ def equal(array, words):
 
 @pytest.mark.parametrize("files", [True, False], ids=["checkpoint", "spec"])
 @pytest.mark.parametrize("shape", [(8, 1), (1, 8), (4, 2), (2, 4)], ids=str)
-def test_own_partition_on_other_meshes(tiny, shape, files):
+def test_jax_loads_the_specs_partition_on_other_meshes(tiny, shape, files):
     wanted = reassemble(tiny)
     source = tiny if files else shardinit.open_spec(TINY)
     shardings = shardinit.jax.shardings_of(source, devices_of(*shape))
@@ -63,7 +63,7 @@ def test_own_partition_on_other_meshes(tiny, shape, files):
 @pytest.mark.parametrize(
     "spec", [P("fsdp"), P(None, "fsdp"), P(("fsdp", "tensor")), P("tensor", "fsdp"), P()], ids=str
 )
-def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
+def test_each_device_reads_only_its_slice(tiny, spec, monkeypatch):
     checkpoint = shardinit.open(tiny)
     path, words = "lm_head.weight", reassemble(tiny)["lm_head.weight"][1]
     asked, plain = [], shardinit.Checkpoint.jobs
@@ -89,7 +89,7 @@ def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
 
 
 @pytest.mark.parametrize("spec", [P("fsdp"), P(None, "fsdp"), P("tensor", "fsdp"), P()], ids=str)
-def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
+def test_each_device_generates_only_its_slice(tiny, spec, monkeypatch):
     path, words = "lm_head.weight", reassemble(tiny)["lm_head.weight"][1]
     made, plain = [], shardinit.Spec.generate
 
@@ -106,7 +106,7 @@ def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
     assert sum(made) == words.nbytes  # replicas share a value that is made once
 
 
-def test_misfits_of_a_spec():
+def test_init_sharded_reports_missing_tensors():
     with pytest.raises(shardinit.MismatchError, match="missing from the spec") as caught:
         shardinit.jax.init_sharded(TINY, keys=["a", "lm_head.weight"])
     assert caught.value.missing == ["a"]
@@ -114,7 +114,7 @@ def test_misfits_of_a_spec():
     assert (nested["model"]["norm"]["weight"] == 1).all()
 
 
-def test_every_dtype(tmp_path):
+def test_jax_loads_every_dtype(tmp_path):
     out = gen_ok(AWKWARD, tmp_path)
     wanted = reassemble(out)
     with pytest.raises(shardinit.MismatchError) as caught:
@@ -130,7 +130,7 @@ def test_every_dtype(tmp_path):
     assert {str(a.dtype) for a in arrays.values()} == {"float32", "float64", "float16", "bfloat16"}
 
 
-def test_nested_dicts_and_functions(tiny):
+def test_jax_load_accepts_nested_shardings_and_functions(tiny):
     mesh = devices_of(8, names=("x",))
     tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
     equal(
@@ -142,7 +142,7 @@ def test_nested_dicts_and_functions(tiny):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), tree, again))
 
 
-def test_misfits_are_all_named(tiny):
+def test_jax_load_reports_all_mismatches(tiny):
     mesh = devices_of(8, names=("x",))
     shardings = dict.fromkeys(shardinit.open(tiny).tensors, NamedSharding(mesh, P()))
     del shardings["model.norm.weight"], shardings["lm_head.weight"]
@@ -367,7 +367,7 @@ def test_flax_train_state(tmp_path):
     assert np.allclose(losses, losses_of(by_hand)[1], rtol=1e-5)
 
 
-def test_equinox(tmp_path):
+def test_jax_fills_an_equinox_model(tmp_path):
     eqx = client_of("equinox")
     out = gen_ok(MLP, tmp_path)
     wanted = reassemble(out)
@@ -416,7 +416,7 @@ def test_equinox(tmp_path):
     }
 
 
-def test_flax_linen(tmp_path):
+def test_jax_fills_a_flax_linen_model(tmp_path):
     linen = client_of("flax.linen")
 
     class Model(linen.Module):
@@ -436,7 +436,7 @@ def test_flax_linen(tmp_path):
     assert np.allclose(y, np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5)
 
 
-def test_flax_nnx(tmp_path):
+def test_jax_fills_a_flax_nnx_model(tmp_path):
     nnx = client_of("flax.nnx")
 
     class Model(nnx.Module):
@@ -464,7 +464,7 @@ def test_flax_nnx(tmp_path):
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
 
 
-def test_an_attribute_value_of_ones_own(tmp_path):
+def test_attribute_named_value_may_be_in_the_path(tmp_path):
     """`value` is dropped from a path only if the checkpoint has no path that contains it."""
 
     @jax.tree_util.register_dataclass
@@ -486,7 +486,7 @@ modules:
         assert np.array_equal(np.asarray(filled), spec.read(path))
 
 
-def test_devices_go_where_the_spec_put_them(tmp_path):
+def test_mesh_of_follows_the_device_order_of_the_spec(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\n"
                     "mesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, slice_order: inner, "
@@ -513,7 +513,7 @@ def test_devices_go_where_the_spec_put_them(tmp_path):
         shardinit.jax.mesh_of(folder, others)
 
 
-def test_what_no_named_sharding_says_is_an_error(tmp_path):
+def test_shardings_without_a_named_sharding_are_rejected(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
                     "  plain: {shape: [8], shard: [a], init: zeros}\n"
@@ -527,7 +527,7 @@ def test_what_no_named_sharding_says_is_an_error(tmp_path):
         assert [opened.is_extended(p) for p in ("plain", "fused", "placed")] == [False, True, True]
 
 
-def test_the_mesh_of_what_says_nothing_of_devices(tiny):
+def test_mesh_of_defaults_to_the_first_devices(tiny):
     for source in (tiny, shardinit.open_spec(TINY)):
         mesh = shardinit.jax.mesh_of(source, jax.devices()[: shardinit.open(tiny).world_size])
         assert list(mesh.devices.ravel()) == jax.devices()[: mesh.size]
@@ -539,7 +539,7 @@ def test_the_mesh_of_what_says_nothing_of_devices(tiny):
     lambda d: d[0].update(id=-1), lambda d: d[0].update(rank=1),
     lambda d: d[0].update(coordinate=[1]), lambda d: d[0].update(slice="0"),
     lambda d: d.__setitem__(0, 5)])
-def test_a_manifest_with_impossible_devices_is_refused(tmp_path, change):
+def test_impossible_devices_in_a_manifest_are_rejected(tmp_path, change):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}, devices: [1, 0]}\n"
                     "modules: {w: {shape: [8], shard: [x], init: zeros}}\n")

@@ -50,7 +50,7 @@ def says(error, call, *arguments, **options):
 # ---- Mappings of tensors.
 
 
-def test_it_is_a_mapping(source):
+def test_sources_are_mappings(source):
     paths = list(source.tensors)
     assert isinstance(source, collections.abc.Mapping) and len(source) == 13 and bool(source)
     assert list(source) == list(source.keys()) == paths == [path for path, _ in source.items()]
@@ -66,7 +66,7 @@ def test_it_is_a_mapping(source):
         del source["scale"]
 
 
-def test_a_view_reads_what_it_is_asked_for(source):
+def test_tensor_view_reads_the_requested_slice(source):
     view = source["layers.3.weight"]
     whole = source.read("layers.3.weight")
     assert (view.shape, view.dtype, view.ndim, view.size, view.nbytes, len(view)) == ((6, 4), np.float32, 2, 24, 96, 6)
@@ -83,14 +83,14 @@ def test_a_view_reads_what_it_is_asked_for(source):
     assert view.info.shape == view.info.global_shape == (6, 4)
 
 
-def test_nothing_is_read_before(folders):
+def test_tensor_views_are_lazy(folders):
     checkpoint = shardinit.open(folders["checkpoint"])
     views = dict(checkpoint)
     assert sorted(views) == sorted(checkpoint) and list(checkpoint.items()) and checkpoint.bytes_read == 0
     assert views["layers.0.weight"][2:4].nbytes == checkpoint.bytes_read == 32
 
 
-def test_what_is_shown_is_short(source):
+def test_reprs_are_short(source):
     with shardinit.open_spec(TINY) as tiny:
         assert len(repr(tiny)) < 100 and repr(tiny.tensors).splitlines()[-2:] == ["  … and 13 more", "}"]
     assert len(repr(source)) < 300 and "in 13 tensors" in repr(source)
@@ -118,7 +118,7 @@ def test_html_is_escaped(folders, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "torch", "jax", "capture"])
-def test_dir_has_the_names_that_are_for_users(name):
+def test_dir_lists_public_names(name):
     if name in ("torch", "jax"):
         client_of(name)
     module = getattr(shardinit, name) if name else shardinit
@@ -133,14 +133,14 @@ def test_dir_has_the_names_that_are_for_users(name):
 
 
 @pytest.mark.parametrize("text", [SMALL, AWKWARD], ids=["small", "awkward"])
-def test_a_mapping_is_a_spec(text):
+def test_open_spec_accepts_a_mapping(text):
     given, wanted = shardinit.open_spec(yaml.safe_load(text)), shardinit.open_spec(text=text)
     assert given.tensors == wanted.tensors and given.mesh == wanted.mesh
     for path in wanted:
         assert np.array_equal(bits_of(given[path][...]), bits_of(wanted[path][...]))
 
 
-def test_every_config_as_a_mapping():
+def test_every_config_can_be_a_mapping():
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         spec = yaml.safe_load(path.read_text())
         if included := spec.get("include"):
@@ -151,7 +151,7 @@ def test_every_config_as_a_mapping():
                 assert given.tensors == wanted.tensors and (given.name, given.seed) == (wanted.name, wanted.seed)
 
 
-def test_numbers_and_texts_of_a_mapping():
+def test_mappings_keep_numbers_and_strings():
     made = {"shardinit": 1, "name": "numbers", "dtype": "f64", "seed": 2**64 - 1, "vars": {"d": np.int64(3)}, "modules": {
         "a": {"shape": ("max(d, 2)", "d"), "init": {"constant": {"value": np.float64(0.1)}}},
         "b": {"shape": [2], "init": {"constant": {"value": "1e-5"}}},  # PyYAML makes a string of this number
@@ -164,7 +164,7 @@ def test_numbers_and_texts_of_a_mapping():
     assert shardinit.generate(made, "c", 0) == 1e-300
 
 
-def test_functions_that_take_a_spec_take_a_mapping():
+def test_all_functions_accept_a_mapping_as_spec():
     torch = client_of("torch")
     jax = client_of("jax")
     spec = yaml.safe_load(SMALL.replace("layers: {repeat: {layer: 12}, weight:", "weight:").replace("}}}}", "}}}"))
@@ -185,7 +185,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)  # examples include text of this file
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
-def test_yaml_gives_back_what_it_was_made_of(spec):
+def test_mapping_survives_yaml_round_trip(spec):
     from shardinit._mapping import text_of
 
     class Loader(yaml.SafeLoader):
@@ -208,13 +208,13 @@ def with_numbers(value):
 
 
 @pytest.mark.parametrize("number", ["0E0", "1e-5", "-2E+30", "+1e5"])
-def test_numbers_that_pyyaml_makes_strings_of(number):
+def test_mapping_writes_exponents_as_numbers(number):
     from shardinit._mapping import text_of
 
     assert text_of({number: number, "a": [number]}) == f'"{number}": {number}\na: [{number}]\n'
 
 
-def test_what_yaml_cannot_hold():
+def test_mappings_that_yaml_cannot_represent_are_rejected():
     circle = []
     circle.append(circle)
     deep = {}
@@ -244,7 +244,7 @@ def test_what_yaml_cannot_hold():
 # ---- Other processes.
 
 
-def test_errors_arrive_as_they_were_raised():
+def test_errors_survive_pickling():
     made = shardinit.MismatchError("x", ["a"], ["b"], {"c": "why"}, "do this", "spec")
     unknown = shardinit.UnknownTensorError("wait", ["weight"], "spec")
     for error in (made, unknown, shardinit.SpecError("bad", 3), shardinit.CaptureError("no", {"p": "why"}),
@@ -278,7 +278,7 @@ class Held(Rows):
         self.opened = shardinit.open(folder)
 
 
-def test_spawned_processes(folders):
+def test_spawned_processes_can_use_sources(folders):
     torch = client_of("torch")
     from torch.utils.data import DataLoader
 
@@ -294,7 +294,7 @@ def test_spawned_processes(folders):
     assert "pickle its path, and open it there" in says(TypeError, pickle.dumps, shardinit.open(folders["export"])["scale"])
 
 
-def test_a_captured_spec_is_shown_in_a_line_and_not_pickled():
+def test_captured_spec_has_a_short_repr_and_is_not_pickled():
     torch = client_of("torch")
     captured = shardinit.capture.torch(torch.nn.Linear, 3, 4, seed=5)
     assert repr(captured) == "<shardinit.capture.Captured: Linear, 2 tensors, seed 5>"

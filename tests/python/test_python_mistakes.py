@@ -35,7 +35,7 @@ def says(error, call, *arguments, **options):
     return str(caught.value)
 
 
-def test_a_spec_where_a_checkpoint_is_wanted(spec):
+def test_spec_given_instead_of_a_checkpoint(spec):
     client_of("torch")
     client_of("jax")
     import torch
@@ -73,7 +73,7 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
     )
 
 
-def test_a_checkpoint_where_a_spec_is_wanted(spec):
+def test_checkpoint_given_instead_of_a_spec(spec):
     client_of("torch")
     client_of("jax")
     import torch
@@ -102,7 +102,7 @@ def test_a_checkpoint_where_a_spec_is_wanted(spec):
     assert shardinit.open_spec(out, text=SPEC).name == "small"
 
 
-def test_no_model(spec):
+def test_torch_functions_reject_what_is_not_a_model(spec):
     client_of("torch")
     import torch
 
@@ -120,7 +120,7 @@ def test_no_model(spec):
     )
 
 
-def test_what_stays_on_meta_is_said(spec):
+def test_tensors_left_on_meta_are_reported(spec):
     client_of("torch")
     import torch
 
@@ -137,7 +137,7 @@ def test_what_stays_on_meta_is_said(spec):
     )
 
 
-def test_memory_that_would_hold_other_values(spec):
+def test_out_of_another_dtype_is_rejected(spec):
     """`out` with the right size but another type is rejected, since it would hold wrong values."""
     torch, jax = client_of("torch"), client_of("jax")
     for opened in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
@@ -153,7 +153,7 @@ def test_memory_that_would_hold_other_values(spec):
         assert opened.read("weight", out=tensor.numpy()).all() and tensor.bool().all()
 
 
-def test_copies_of_what_is_open(spec, capfd):
+def test_copies_are_independent_of_their_original(spec, capfd):
     """Closing a copy leaves the original usable, and a copy outlives its original; neither can be pickled."""
     for made in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for copied in (copy.copy(made), copy.deepcopy({"spec": made})["spec"]):
@@ -175,7 +175,7 @@ def test_copies_of_what_is_open(spec, capfd):
 # ---- The version.
 
 
-def test_one_version_everywhere():
+def test_program_library_and_package_have_one_version():
     """Program, library and package have one version. test_wheel.py checks installed versions."""
     version = run_json("--version")["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)

@@ -61,7 +61,7 @@ def awkward(tmp_path_factory):
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
+def test_reader_reads_every_slice_of_every_dtype(mesh, replicas, tmp_path):
     out = gen_ok(AWKWARD, tmp_path, "--mesh", mesh, "--replicas", replicas)
     wanted = reassemble(out)  # reads with h5py, using only attributes
     rng = random.Random(0)
@@ -81,7 +81,7 @@ def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
                 assert np.array_equal(bits_of(part), words[slices]), (path, slices)
 
 
-def test_virtual_index_agrees(tiny):
+def test_reader_agrees_with_the_index(tiny):
     checkpoint = shardinit.open(tiny)
     with h5py.File(tiny / "index.h5") as file:
         for path, info in checkpoint.tensors.items():
@@ -90,7 +90,7 @@ def test_virtual_index_agrees(tiny):
             assert np.array_equal(bits_of(checkpoint.read(path)), read_raw(dataset))
 
 
-def test_shards_and_mesh_are_the_manifests(tiny):
+def test_reader_shows_shards_and_mesh_of_the_manifest(tiny):
     checkpoint = shardinit.open(tiny)
     manifest = json.loads((tiny / "manifest.json").read_text())
     plan = json.loads((tiny / "plan.json").read_text())
@@ -106,7 +106,7 @@ def test_shards_and_mesh_are_the_manifests(tiny):
     assert "5,768,448 parameters" in repr(checkpoint)
 
 
-def test_into_memory_of_any_order(awkward):
+def test_reader_fills_memory_of_any_order(awkward):
     checkpoint = shardinit.open(awkward)
     for path, (_, words) in reassemble(awkward).items():
         for out in (
@@ -120,7 +120,7 @@ def test_into_memory_of_any_order(awkward):
             assert np.array_equal(out, words)
 
 
-def test_scalar(tmp_path):
+def test_reader_reads_scalars(tmp_path):
     out = gen_ok(
         """
 shardinit: 1
@@ -138,7 +138,7 @@ modules:
         checkpoint.read("s", 0)
 
 
-def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
+def test_reader_reads_several_boxes_of_a_rank(tmp_path):
     rng = np.random.default_rng(0)
     bytes_ = rng.integers(0, 256, (12, 8), dtype=np.uint8)
     halves = rng.integers(0, 2, (4, 6), dtype=np.uint8)
@@ -182,7 +182,7 @@ def output_of(code):
     ).stdout
 
 
-def test_without_ml_dtypes_bf16_is_bits(tiny):
+def test_bf16_is_returned_as_bits_without_ml_dtypes(tiny):
     code = (
         "import sys; sys.modules['ml_dtypes'] = None\n"
         "import shardinit\n"
@@ -194,7 +194,7 @@ def test_without_ml_dtypes_bf16_is_bits(tiny):
     assert found == ["uint16", digest_of(reassemble(tiny)["lm_head.weight"][1].tobytes())]
 
 
-def test_needs_numpy_alone(tiny):
+def test_reader_needs_only_numpy(tiny):
     code = (
         "import sys\n"
         "for name in ('h5py', 'torch', 'jax', 'ml_dtypes'): sys.modules[name] = None\n"
@@ -213,7 +213,7 @@ def test_needs_numpy_alone(tiny):
 # ---- Bytes read.
 
 
-def test_reads_what_was_asked_for(tmp_path, monkeypatch):
+def test_reader_reads_only_the_requested_bytes(tmp_path, monkeypatch):
     out = gen_ok(
         """
 shardinit: 1
@@ -252,7 +252,7 @@ modules:
     assert checkpoint.bytes_read == 32 * 8192 * 2 - 500 * 2
 
 
-def test_own_rank_of_replicas(tmp_path):
+def test_reader_prefers_the_given_rank(tmp_path):
     out = gen_ok(TINY, tmp_path, "--replicas", "full")
     for rank in range(4):
         for name in ("h5", "json"):
@@ -267,7 +267,7 @@ def test_own_rank_of_replicas(tmp_path):
         checkpoint.read("lm_head.weight")
 
 
-def test_many_threads_and_few_files(tmp_path):
+def test_threads_read_with_few_file_descriptors(tmp_path):
     out = gen_ok(TINY, tmp_path, "--mesh", "fsdp=32,tensor=8")
     wanted = {path: words for path, (_, words) in reassemble(out).items()}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -280,7 +280,7 @@ def test_many_threads_and_few_files(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_speed(tmp_path, record_property, capsys):
+def test_reader_is_as_fast_as_plain_reads(tmp_path, record_property, capsys):
     out = gen_ok(
         """
 shardinit: 1
@@ -324,7 +324,7 @@ modules:
     assert rates["read"] >= 20 * rates["h5py's conversion"]
 
 
-def test_slabs_on_many_threads(awkward, monkeypatch):
+def test_large_regions_are_read_by_many_threads(awkward, monkeypatch):
     """Large regions are divided among threads; here all regions are, down to a few elements each."""
     monkeypatch.setattr(shardinit._read, "SLAB", 64)
     monkeypatch.setattr(shardinit._boxes, "SLAB", 0)
@@ -347,7 +347,7 @@ def test_slabs_on_many_threads(awkward, monkeypatch):
     assert len(names - {threading.main_thread().name}) > 1
 
 
-def test_what_fails_on_a_thread(awkward, tmp_path, monkeypatch):
+def test_damage_found_by_a_thread_is_reported(awkward, tmp_path, monkeypatch):
     """The error names the first damaged box; other reads are cancelled, and all threads end."""
     monkeypatch.setattr(shardinit._boxes, "SLAB", 0)
     out = shutil.copytree(awkward, tmp_path / "out")
@@ -367,7 +367,7 @@ def test_what_fails_on_a_thread(awkward, tmp_path, monkeypatch):
 # ---- Rejected input.
 
 
-def test_no_checkpoint(tmp_path):
+def test_open_rejects_folders_that_are_not_checkpoints(tmp_path):
     with pytest.raises(
         shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"
     ):
@@ -393,12 +393,12 @@ def test_no_checkpoint(tmp_path):
         ((slice(None), np.array([1, 2])), TypeError, "not ndarray"),
     ],
 )
-def test_slices_that_are_none(tiny, slices, error, text):
+def test_reader_rejects_invalid_slices(tiny, slices, error, text):
     with pytest.raises(error, match=text):
         shardinit.open(tiny).read("lm_head.weight", slices)
 
 
-def test_unknown_tensor(tiny):
+def test_unknown_tensor_suggests_a_name(tiny):
     for get in (shardinit.open(tiny).read, shardinit.open(tiny).info):
         with pytest.raises(KeyError) as caught:
             get("lm_head.wieght")
@@ -408,7 +408,7 @@ def test_unknown_tensor(tiny):
         )
 
 
-def test_out_that_does_not_fit(tiny):
+def test_reader_rejects_unsuitable_out(tiny):
     checkpoint = shardinit.open(tiny)
     frozen = np.zeros(256, "<u2")
     frozen.flags.writeable = False
@@ -417,7 +417,7 @@ def test_out_that_does_not_fit(tiny):
             checkpoint.read("model.norm.weight", out=out)
 
 
-def test_damage(tmp_path):
+def test_reader_reports_damage(tmp_path):
     out = gen_ok(AWKWARD, tmp_path)
     place = next(
         b
@@ -513,7 +513,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("edit", HOSTILE, ids=str)
-def test_hostile_manifest(awkward, tmp_path, edit):
+def test_reader_rejects_malicious_manifests(awkward, tmp_path, edit):
     manifest = json.loads((awkward / "manifest.json").read_text())
     assert manifest["tensors"][4]["path"] == "wide"
     edit_it(manifest, *edit)
@@ -541,13 +541,13 @@ def test_hostile_manifest(awkward, tmp_path, edit):
     ],
     ids=lambda t: str(t[:20]),
 )
-def test_manifest_that_is_no_json(tmp_path, text):
+def test_reader_rejects_manifest_that_is_not_json(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text)
     with pytest.raises(shardinit.FormatError):
         shardinit.open(tmp_path)
 
 
-def test_manifest_that_is_no_file(tmp_path):
+def test_reader_rejects_manifest_that_is_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(shardinit.FormatError, match="is not a regular file"):
         shardinit.open(tmp_path)
@@ -572,7 +572,7 @@ def test_manifest_that_is_no_file(tmp_path):
     "name",
     ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00001.h5", "ranks/rank-00001.json"],
 )
-def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
+def test_reader_rejects_links_out_of_the_folder(awkward, tmp_path, name):
     """Links out of the folder are rejected, even if they lead to the same bytes."""
     out = tmp_path / "out"
     shutil.copytree(awkward, out)
@@ -611,7 +611,7 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
     ],
     ids=str,
 )
-def test_hostile_receipt(tmp_path, edit):
+def test_reader_rejects_malicious_receipts(tmp_path, edit):
     """An invalid receipt is rejected, even if it has the digest in the manifest."""
     words = np.arange(12, dtype="<u4").reshape(3, 4)
     out = write_checkpoint(
@@ -630,7 +630,7 @@ def test_hostile_receipt(tmp_path, edit):
     assert str(caught.value).isprintable()
 
 
-def test_mutated_manifests(awkward, tmp_path):
+def test_reader_survives_mutated_manifests(awkward, tmp_path):
     """A damaged manifest gives the right values or one of the package's errors."""
     manifest = json.loads((awkward / "manifest.json").read_text())
     wanted = reassemble(awkward)

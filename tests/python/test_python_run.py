@@ -68,7 +68,7 @@ def forms(tmp_path_factory):
 
 
 @pytest.mark.parametrize("form", ["spec", "kinds", "module"])
-def test_bits_of_gen_on_eight_devices(tiny, forms, form):
+def test_run_computes_the_bits_of_gen_on_eight_devices(tiny, forms, form):
     mesh = EIGHT["fsdp"]
     arrays = shardinit.jax.run(forms[form], mesh)
     equal(arrays, {path: tiny[path] for path in arrays})
@@ -77,7 +77,7 @@ def test_bits_of_gen_on_eight_devices(tiny, forms, form):
     assert arrays["lm_head.weight"].dtype == jnp.bfloat16
 
 
-def test_bits_of_gen_on_one_device(tiny, forms):
+def test_run_computes_the_bits_of_gen_on_one_device(tiny, forms):
     one = devices_of(1, 1)
     arrays = shardinit.jax.run(forms["kinds"], one)
     equal(arrays, {path: tiny[path] for path in arrays})
@@ -88,7 +88,7 @@ def test_bits_of_gen_on_one_device(tiny, forms):
     equal(again, {path: tiny[path] for path in again})
 
 
-def test_mixture_of_experts_stored_as_another_trainer_does():
+def test_run_makes_a_mixture_of_experts_in_another_layout():
     mesh = EIGHT["experts"]
     for layout in (None, "hub"):
         # 2 experts cannot be divided among the 4 ranks of the spec's own axis `expert`.
@@ -96,7 +96,7 @@ def test_mixture_of_experts_stored_as_another_trainer_does():
         equal(arrays, wanted_one(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
 
 
-def test_shardings_of_ones_own(tiny, forms):
+def test_run_accepts_other_shardings(tiny, forms):
     mesh = devices_of(8, names=("x",))
     nested = shardinit.jax.run(TINY, mesh, lambda info: NamedSharding(mesh, P("x")), nested=True)
     table = nested["model"]["embed_tokens"]["weight"]
@@ -123,7 +123,7 @@ modules:
 """
 
 
-def test_specs_that_no_annotation_says(tmp_path):
+def test_run_of_uneven_shards_needs_padding_or_shardings(tmp_path):
     (tmp_path / "spec.yaml").write_text(UNEVEN)
     spec, mesh = tmp_path / "spec.yaml", devices_of(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
@@ -169,7 +169,7 @@ def llama(params, tokens):
     return linear(norm(x, model["norm"]), params["lm_head"])
 
 
-def test_a_step_of_training_on_eight_devices():
+def test_training_step_on_eight_devices():
     mesh = EIGHT["fsdp"]
     params = shardinit.jax.run(TINY, mesh, nested=True)
     listed = {each["path"]: each["sha256"] for each in run_json("digest", TINY)["tensors"]}
@@ -218,7 +218,7 @@ def compiled_one(spec, mesh, **options):
     (MIXTRAL, "experts", {"set": SMALL}),
     (ROOT / "configs/llama3.1-405b.yaml", "fsdp", {}),
 ], ids=["tiny", "torchtitan", "maxtext", "mixtral", "405b"])
-def test_no_device_makes_more_than_its_shard(spec, mesh, options):
+def test_run_computes_only_each_devices_shard(spec, mesh, options):
     """Programs are only compiled, since the largest tensor of 405B has 2 billion elements."""
     compiled, program = compiled_one(spec, EIGHT[mesh], **options)
     for shards, each in compiled:
@@ -235,7 +235,7 @@ def test_no_device_makes_more_than_its_shard(spec, mesh, options):
         assert len(program.tensors) == 1137 and len(compiled) <= 9
 
 
-def test_another_seed_compiles_nothing():
+def test_another_seed_does_not_recompile():
     first = shardinit.jax.run(TINY, EIGHT["fsdp"])
     before = _jax_program._compile.cache_info().misses
     other = shardinit.jax.run(TINY, EIGHT["fsdp"], set={"seed": 5})
@@ -257,7 +257,7 @@ def out_of(child):
     return out
 
 
-def test_the_next_process_compiles_nothing(tmp_path):
+def test_next_process_uses_the_compilation_cache(tmp_path):
     code = """
 import json, sys, jax, numpy, shardinit
 counted = {"cache_hits": 0, "cache_misses": 0}
@@ -276,7 +276,7 @@ print(json.dumps(counted))
     assert second == {"cache_hits": 8, "cache_misses": 0}
 
 
-def test_two_processes_of_four_devices_each():
+def test_run_works_in_two_processes():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -301,7 +301,7 @@ with shardinit.open_spec(sys.argv[1]) as spec:
         out_of(child)
 
 
-def test_the_lines_of_the_manual_run_the_file_without_this_package(tmp_path, tiny):
+def test_manual_example_runs_a_program_without_shardinit(tmp_path, tiny):
     code, = (text for text in displays(ROOT / "man/shardinit-program.1") if "compile_and_load" in text)
     assert "import shardinit" not in code and len(code.splitlines()) <= 15
     run_ok("program", TINY, "-o", tmp_path / "tiny.mlir")
@@ -343,7 +343,7 @@ def mlp(tmp_path):
     return path
 
 
-def test_an_equinox_skeleton(mlp):
+def test_run_fills_an_equinox_skeleton(mlp):
     eqx = client_of("equinox")
     mesh = devices_of(4, 2, names=("data", "tensor"))
 
@@ -359,7 +359,7 @@ def test_an_equinox_skeleton(mlp):
     assert eqx.filter_jit(model)(jnp.ones(16)).shape == (16,)
 
 
-def test_a_flax_nnx_state(tmp_path):
+def test_run_fills_a_flax_nnx_state(tmp_path):
     nnx = client_of("flax.nnx")
     spec = tmp_path / "flax.yaml"
     spec.write_text(FLAX)
@@ -379,7 +379,7 @@ def test_a_flax_nnx_state(tmp_path):
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
 
 
-def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
+def test_run_fills_a_flax_skeleton_made_under_set_mesh(tmp_path):
     """A skeleton may have shardings over an abstract mesh, and `nnx.Dropout` streams that are not in the spec."""
     nnx = client_of("flax.nnx")
     spec = tmp_path / "flax.yaml"
@@ -431,7 +431,7 @@ class Named:
         return cls(*children)
 
 
-def test_named_arrays_and_shardings_of_leaves(mlp):
+def test_run_follows_shardings_of_skeleton_leaves(mlp):
     mesh = devices_of(8, names=("data",))
     own, other = NamedSharding(mesh, P(None, "data")), jax.sharding.SingleDeviceSharding(jax.devices()[1])
     tree = {"layers": [{"weight": Named(jax.ShapeDtypeStruct((16, 16), "float32", sharding=sharding))}
@@ -447,7 +447,7 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
         own, NamedSharding(mesh, P(("data",), None)), NamedSharding(mesh, P(("data",), None))]
 
 
-def test_a_program_of_one_rank(tmp_path):
+def test_run_executes_the_program_of_one_rank(tmp_path):
     run_ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
     run_ok("program", TINY, "--rank", 1, "--only", "**.layers.0.mlp.**", "-o", tmp_path / "rank.mlir")
     one = devices_of(1, names=("x",))
@@ -467,7 +467,7 @@ def replaced(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_mistakes(forms, tmp_path, monkeypatch):
+def test_run_rejects_wrong_arguments(forms, tmp_path, monkeypatch):
     mesh, other = EIGHT["fsdp"], devices_of(8, names=("x",))
     for form in forms.values():
         with pytest.raises(shardinit.MismatchError, match="over the mesh axes `fsdp`, `tensor`; this mesh has `x`"):
@@ -522,7 +522,7 @@ def test_mistakes(forms, tmp_path, monkeypatch):
     ('"kinds": [', '"kind": ['), ('"file": "kind-000.mlir"', '"file": "../kind-000.mlir"'),
     ('"kind": 0', '"kind": 99'), ('"kind": 0', '"kind": "0"'), ('"tables": [[', '"tables": [[-1, '),
     ('"tables": [[', '"tables": [[1, '), ('"rank": null,', ""), ("{", "", )])
-def test_a_list_of_kinds_that_cannot_be(forms, tmp_path, old, new):
+def test_run_rejects_invalid_kinds(forms, tmp_path, old, new):
     for path in forms["kinds"].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     listing = tmp_path / "program.json"

@@ -78,7 +78,7 @@ def equal(spec, wanted):
 # ---- Values.
 
 
-def test_every_tensor_of_a_model(tiny):
+def test_spec_generates_every_tensor(tiny):
     with shardinit.open_spec(TINY) as spec:
         equal(spec, tiny)
         assert (spec.name, spec.engine, spec.seed) == ("llama3-tiny", "philox4x32", 0)
@@ -89,7 +89,7 @@ def test_every_tensor_of_a_model(tiny):
     assert np.array_equal(bits_of(shardinit.generate(TINY, "model.norm.weight")), tiny["model.norm.weight"][1])
 
 
-def test_every_initializer_in_every_dtype(tmp_path):
+def test_spec_generates_every_initializer_and_dtype(tmp_path):
     tensors, drawn, stored = "", set(), set()
     for initializer in INITIALIZERS:
         for dtype in DTYPES:
@@ -110,7 +110,7 @@ def test_every_initializer_in_every_dtype(tmp_path):
         assert np.array_equal(bits_of(spec.generate(path, slices)), words[slices]), (path, slices)
 
 
-def test_random_slices(awkward):
+def test_spec_generates_random_slices(awkward):
     spec = shardinit.open_spec(text=AWKWARD)
     rng = random.Random(1)
     for path, (_, words) in awkward.items():
@@ -121,7 +121,7 @@ def test_random_slices(awkward):
             assert np.array_equal(bits_of(array), words[slices]), (path, slices)
 
 
-def test_into_memory_of_any_layout(awkward):
+def test_spec_fills_memory_of_any_layout(awkward):
     spec = shardinit.open_spec(text=AWKWARD)
     words = awkward["matrix"][1]
     block = slice(1, 30), slice(2, 17)
@@ -143,7 +143,7 @@ def test_into_memory_of_any_layout(awkward):
         spec.generate("matrix", block, out=fixed)
 
 
-def test_overrides(tmp_path):
+def test_spec_applies_overrides(tmp_path):
     wanted = reassemble(gen_ok(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
     for sets in ({"seed": 7, "vars.ff": "3 * d / 2"}, ["seed=7", "vars.ff=3 * d / 2"]):
         spec = shardinit.open_spec(TINY, set=sets, mesh={"fsdp": 3})
@@ -157,7 +157,7 @@ def test_overrides(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
-def test_every_64_bit_seed(seed, tmp_path):
+def test_64_bit_seeds_are_exact(seed, tmp_path):
     """A seed is exact in every file, in printed results, and in its effect on values."""
     folder = gen_ok(TINY, tmp_path, "--set", f"seed={seed}")
     wanted = reassemble(folder)
@@ -175,7 +175,7 @@ def test_every_64_bit_seed(seed, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
-def test_layouts(layout, tmp_path):
+def test_spec_generates_slices_of_layouts(layout, tmp_path):
     """Slices are also right for tensors assembled from drawn ones."""
     wanted = reassemble(gen_ok(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
@@ -189,7 +189,7 @@ def test_layouts(layout, tmp_path):
     assert np.array_equal(bits_of(shardinit.generate(TINY, path, 3, layout=layout)), wanted[path][1][3])
 
 
-def test_threads_at_once(tiny):
+def test_threads_can_generate_from_one_spec(tiny):
     """Several threads can generate from one spec while each uses several threads."""
     spec = shardinit.open_spec(TINY, threads=2)
     rng = random.Random(2)
@@ -203,7 +203,7 @@ def test_threads_at_once(tiny):
         assert all(pool.map(check_it, tasks))
 
 
-def test_the_gil_is_released():
+def test_generate_releases_the_gil():
     """Python keeps running while a tensor is made: it sees the first values before the last ones are written."""
     text = TOP + "  w: {shape: [16, 1048576], dtype: f32, init: {uniform: {low: 1, high: 2}}}\n"
     spec = shardinit.open_spec(text=text, threads=1)
@@ -222,7 +222,7 @@ def test_the_gil_is_released():
     assert any(seen() for _ in range(50))  # one success suffices; a busy machine may need several tries
 
 
-def test_closing_while_others_fill(tiny):
+def test_spec_can_be_closed_while_threads_generate(tiny):
     for _ in range(10):
         spec = shardinit.open_spec(TINY)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -242,7 +242,7 @@ def test_closing_while_others_fill(tiny):
 # ---- Errors and messages.
 
 
-def test_errors_are_those_of_the_program(tmp_path):
+def test_python_errors_equal_the_programs(tmp_path):
     """The package's errors equal the program's, for every recorded case with a single invalid spec."""
     count = 0
     for title, case in parse((ROOT / "golden/validate.txt").read_text()).items():
@@ -272,7 +272,7 @@ def test_errors_are_those_of_the_program(tmp_path):
     assert count > 50
 
 
-def test_a_slice_takes_memory_for_itself_alone():
+def test_slices_of_huge_tensors_need_little_memory():
     """A slice uses memory only for itself, even for tensors with 2^40 vectors or columns that are drawn whole."""
     big = 2**40
     text = TOP + f"  rows: {{shape: [{big}, 4], dtype: f32, init: {{normalized: {{axis: 1}}}}}}\n" \
@@ -290,7 +290,7 @@ def test_a_slice_takes_memory_for_itself_alone():
                    env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
 
 
-def test_what_is_asked_for_can_be_wrong():
+def test_generate_rejects_wrong_arguments():
     spec = shardinit.open_spec(TINY)
     with pytest.raises(shardinit.UnknownTensorError, match=r"the spec has no tensor `lm_head.wieght`; did you mean `lm_head.weight`\?"):
         spec.generate("lm_head.wieght")
@@ -307,7 +307,7 @@ def test_what_is_asked_for_can_be_wrong():
         shardinit.open_spec(text=TOP + '  w: {shape: [3], dtype: f32, init: {expr: "1 / (2 - i0)"}}\n').generate("w")
 
 
-def test_the_library_is_found_or_asked_for(tmp_path):
+def test_library_is_found_or_explained(tmp_path):
     """The library is found by SHARDINIT_LIBRARY or next to the program; otherwise an error explains what to do."""
     code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
 

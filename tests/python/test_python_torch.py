@@ -123,7 +123,7 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
     Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch accepts the state dict
 
 
-def test_fp8_and_bool(tmp_path):
+def test_state_dict_has_fp8_and_bool(tmp_path):
     words = np.arange(256, dtype=np.uint8).reshape(16, 16)
     whole = [(0, (slice(0, 16), slice(0, 16)))]
     out = write_checkpoint(
@@ -141,7 +141,7 @@ def test_fp8_and_bool(tmp_path):
     assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion turns into NaN
 
 
-def test_missing_keys_are_all_named(source):
+def test_load_state_dict_reports_all_missing_keys(source):
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.torch.load_state_dict(source, ["nope", "head.weight", "layers.9.scale"])
     assert caught.value.missing == ["nope", "layers.9.scale"]
@@ -151,7 +151,7 @@ def test_missing_keys_are_all_named(source):
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_into_a_model(source, toy, meta):
+def test_load_into_fills_a_model(source, toy, meta):
     wanted = reassemble(toy)
     model = on_meta() if meta else Toy()
     places = {} if meta else {n: t.data_ptr() for n, t in model.state_dict().items()}
@@ -165,7 +165,7 @@ def test_into_a_model(source, toy, meta):
     model(torch.arange(8)).sum().backward()
 
 
-def test_tied_parameters(source, tmp_path, monkeypatch):
+def test_load_into_checks_tied_parameters(source, tmp_path, monkeypatch):
     for model in (on_meta(tied=True), Toy(tied=True)):
         with pytest.raises(shardinit.MismatchError, match="head.weight: is tied to `embed.weight`"):
             shardinit.torch.load_into(model, source)
@@ -190,7 +190,7 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
         shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=last))
 
 
-def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
+def test_load_into_reports_all_mismatches_and_changes_nothing(source, toy):
     noun = "spec" if isinstance(source, shardinit.Spec) else "checkpoint"
     model = Toy()
     model.embed = nn.Embedding(51, 24)
@@ -221,7 +221,7 @@ def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
     )
 
 
-def test_prefix_and_rename(source, toy):
+def test_load_into_applies_prefix_and_rename(source, toy):
     wanted = reassemble(toy)
     layer = Layer()
     shardinit.torch.load_into(layer, source, prefix="layers.1.")
@@ -231,7 +231,7 @@ def test_prefix_and_rename(source, toy):
     assert np.array_equal(words_of(wrapped[0].layers[1].scale), wanted["layers.1.scale"][1])
 
 
-def test_buffers_that_no_checkpoint_holds(source):
+def test_load_into_reports_buffers_left_on_meta(source):
     model = on_meta()
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
     with pytest.raises(
@@ -261,7 +261,7 @@ def tiny_llama():
     return model
 
 
-def test_transformers_llama(tiny):
+def test_load_into_fills_a_transformers_llama(tiny):
     model = tiny_llama()
     assert shardinit.torch.load_into(model, tiny) == ([], [])
     wanted = reassemble(tiny)
@@ -290,7 +290,7 @@ def placements_of(dimensions):
             yield _StridedShard(d, split_factor=factor)
 
 
-def test_local_boxes_are_where_torch_cuts():
+def test_local_boxes_match_pytorch():
     from shardinit._torch_tensors import local_boxes as _local_boxes
 
     count = 0
@@ -323,7 +323,7 @@ def test_local_boxes_are_where_torch_cuts():
     assert rows == [0, 4, 2, 6]
 
 
-def test_partial_is_refused(tmp_path):
+def test_partial_placements_are_rejected(tmp_path):
     from shardinit._torch_tensors import local_boxes as _local_boxes
 
     with pytest.raises(TypeError, match="Partial"):
@@ -404,7 +404,7 @@ def load_on_meshes(folders):
     assert reader.bytes_read == local.numel() * 2 == reader.info("lm_head.weight").nbytes // 4
 
 
-def test_dcp_and_dtensors_on_other_meshes(tiny, tmp_path):
+def test_dtensors_load_on_other_meshes(tiny, tmp_path):
     other = gen_ok(TINY, tmp_path, "--mesh", "fsdp=3,tensor=1", "--set", "name=other")
     spawn_it(4, tmp_path, load_on_meshes, [str(tiny), str(other)])
 
@@ -458,7 +458,7 @@ def train_sharded(folder):
         locals_are_equal({n: p for n, p in state["model"].items() if isinstance(p, DTensor)}, whole)
 
 
-def test_fsdp2_of_a_meta_model(toy, tmp_path):
+def test_load_into_fills_a_meta_model_under_fsdp2(toy, tmp_path):
     spawn_it(4, tmp_path, train_sharded, str(toy))
 
 
@@ -499,7 +499,7 @@ def init_sharded(folder):
         loss.backward()
 
 
-def test_init_of_a_meta_llama_under_fsdp2(tiny, tmp_path):
+def test_init_fills_a_meta_llama_under_fsdp2(tiny, tmp_path):
     client_of("transformers")
     spawn_it(4, tmp_path, init_sharded, str(tiny))
 
@@ -542,11 +542,11 @@ def load_under_fsdp1(folder):
             shardinit.torch.load_into(model, folder)
 
 
-def test_load_into_under_fsdp1(toy, tmp_path):
+def test_load_into_fills_a_model_under_fsdp1(toy, tmp_path):
     spawn_it(2, tmp_path, load_under_fsdp1, str(toy))
 
 
-def test_memory_can_be_freed_afterwards(toy):
+def test_loaded_tensors_can_be_freed(toy):
     for tensor in (*shardinit.torch.load_state_dict(toy).values(), *Toy().parameters()):
         tensor.detach().untyped_storage().resize_(0)
     model = Toy()
@@ -555,7 +555,7 @@ def test_memory_can_be_freed_afterwards(toy):
         tensor.detach().untyped_storage().resize_(0)
 
 
-def test_a_mesh_that_does_not_divide_the_model(tmp_path):
+def test_init_ignores_a_mesh_that_does_not_divide_the_model(tmp_path):
     """A large model's spec works with small variables although its mesh does not divide them, as values do not depend
     on the mesh."""
     path = tmp_path / "spec.yaml"
@@ -579,7 +579,7 @@ def test_a_mesh_that_does_not_divide_the_model(tmp_path):
     assert "divide" not in str(caught.value)
 
 
-def test_init_takes_overrides(tmp_path):
+def test_init_applies_overrides(tmp_path):
     spec = shardinit.open_spec(text=MODEL)
     with pytest.raises(TypeError, match="open already"):
         shardinit.torch.init_(Toy(), spec, set={"seed": 1})
@@ -591,7 +591,7 @@ def test_init_takes_overrides(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_dcp_in_one_process(toy, tmp_path):
+def test_storage_reader_loads_in_one_process(toy, tmp_path):
     wanted = reassemble(toy)
     for source in (toy, shardinit.open_spec(text=MODEL)):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}

@@ -52,7 +52,7 @@ def each(more, fewer):
     return {kind: (more[kind] - fewer[kind]) // (MANY - FEW) for kind in KINDS}
 
 
-def test_a_fresh_rank(spec, count, tmp_path):
+def test_calls_for_a_new_rank(spec, count, tmp_path):
     """Each new rank makes the calls that a comment at RankWriter::Commit() explains."""
     few, many = (count("gen", spec(n), "-o", tmp_path / f"{n}") for n in (FEW, MANY))
     cost = each(many, few)
@@ -62,7 +62,7 @@ def test_a_fresh_rank(spec, count, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_a_rank_alone(order, spec, count, tmp_path):
+def test_calls_for_a_single_rank_are_not_quadratic(order, spec, count, tmp_path):
     """An array job of single ranks is not quadratic: all but the last check only the names of neighbouring ranks'
     files."""
     costs, last = [], []
@@ -83,7 +83,7 @@ def test_a_rank_alone(order, spec, count, tmp_path):
     assert each(last[1], last[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 1, "stats": 2}
 
 
-def test_a_damaged_receipt_of_another_rank(spec, tmp_path):
+def test_damaged_receipt_of_another_rank_prevents_finalizing(spec, tmp_path):
     """A run of one rank that makes nothing trusts the manifest. A run that makes its rank, or finds no manifest, reads
     the other ranks' receipts, and finalizes nothing if one is damaged."""
     out = tmp_path / "out"
@@ -106,7 +106,7 @@ def test_a_damaged_receipt_of_another_rank(spec, tmp_path):
 
 @pytest.mark.parametrize("command, opens, stats",
                          [("gen", 1, 2), ("status", 1, 2), ("finalize", 1, 2), ("verify", 2, 2)])
-def test_a_rank_that_is_there(command, opens, stats, spec, count, tmp_path):
+def test_calls_for_a_complete_rank(command, opens, stats, spec, count, tmp_path):
     costs = []
     for n in (FEW, MANY):
         out = tmp_path / f"{n}"
@@ -148,7 +148,7 @@ modules:
     assert peak_of("status", out) < 47e6
 
 
-def test_memory_of_as_many_tensors_as_a_spec_may_have(tmp_path):
+def test_memory_of_the_most_tensors_of_a_spec(tmp_path):
     """Tensors of a repeat share everything except paths and keys: 4,000,000 tensors need about 470 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
@@ -181,20 +181,20 @@ modules:
     return path
 
 
-def test_memory_of_a_part_of_an_export_of_many_chunks(tmp_path):
+def test_memory_of_one_part_of_a_large_export(tmp_path):
     """Metadata between the chunks is made file by file; for all files together it would take 1.3 GB."""
     spec, out = many_pieces(tmp_path / "spec.yaml", 1000, 500), tmp_path / "out"
     assert peak_of("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
     assert not out.exists()
 
 
-def test_an_export_of_too_many_pieces_is_refused(tmp_path):
+def test_export_with_too_many_pieces_is_rejected(tmp_path):
     result = run_tool("export", many_pieces(tmp_path / "spec.yaml", 2001, 4000), "--to", "hf-dcp", "-o", tmp_path / "out")
     assert result.returncode == 2 and "would have 8,004,000 pieces, more than 8,000,000" in result.stderr, result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
 
 
-def test_a_rank_of_a_complete_checkpoint(spec, count, tmp_path):
+def test_calls_for_a_rank_of_a_complete_checkpoint(spec, count, tmp_path):
     """Running an array again is not quadratic: the manifest replaces the other ranks' receipts, of which only names are
     checked. A rank that was lost since is noticed."""
     opens = []

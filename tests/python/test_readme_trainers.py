@@ -100,11 +100,11 @@ def mistake(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.trainer for row in ROWS])
-def test_row_has_a_test_or_says_untested(row):
+def test_row_names_a_test_or_untested(row):
     assert mistake(row) is None
 
 
-def test_rows_that_have_neither_are_found():
+def test_invalid_rows_are_found():
     good = next(row for row in ROWS if row.run_by == "test_python_jax.py::test_flax_scans_over_stacked_layers")
     for change, words in [
         ({"run_by": "-"}, "is neither"),
@@ -142,7 +142,7 @@ def test_tests_of_rows_are_collected():
     assert named <= set(re.findall(r"\w+\.py::\w+", result.stdout)), result.stdout + result.stderr
 
 
-def test_lines_lead_to_headings():
+def test_rows_link_to_headings():
     """Rows link to headings of the README; test_python_readme.py runs the lines there."""
     titles = re.findall(r"^#+ (.*)", README, re.M)
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -155,7 +155,7 @@ def test_lines_lead_to_headings():
 LINES_IN_GUIDES = [(page, line) for page in GUIDES for text in others_of(page) for line in text.splitlines()]
 
 
-def test_lines_of_trainers_in_guides_are_those_of_rows():
+def test_guides_use_lines_of_tested_rows():
     """Guides use lines of tested rows, except for the folder's name."""
     assert {page.stem.removeprefix("shardinit-guide-") for page, _ in LINES_IN_GUIDES} == {
         "maxtext", "megatron", "torchtitan"}

@@ -29,7 +29,7 @@ def digests():
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_tiny(mesh, replicas, digests, tmp_path):
+def test_rank_files_reassemble_to_the_model(mesh, replicas, digests, tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", mesh, "--replicas", replicas)
     tensors = reassemble(tmp_path / "out")
     assert set(tensors) == set(digests)
@@ -47,7 +47,7 @@ def awkward(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mesh", AWKWARD_MESHES)
-def test_awkward_shapes(mesh, awkward, tmp_path):
+def test_rank_files_reassemble_awkward_shapes(mesh, awkward, tmp_path):
     spec, expected = awkward
     run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
     tensors = reassemble(tmp_path / "out")
@@ -65,7 +65,7 @@ def test_index_reads_whole_tensors(mesh, awkward, tmp_path):
     assert found == expected
 
 
-def test_ranks_made_alone_and_in_any_order(tmp_path):
+def test_ranks_can_be_made_separately_in_any_order(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "all")
     for ranks in ["3", "1-2", "0"]:
         run_ok("gen", TINY, "-o", tmp_path / "parts", "--ranks", ranks)
@@ -76,7 +76,7 @@ def test_ranks_made_alone_and_in_any_order(tmp_path):
         assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
-def test_layout_of_a_rank_file(tmp_path):
+def test_rank_file_has_the_documented_structure(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out")
     plan = hashlib.sha256((tmp_path / "out/plan.json").read_bytes()).hexdigest()
     for rank, name in enumerate(rank_files(tmp_path / "out")):
@@ -106,7 +106,7 @@ def test_layout_of_a_rank_file(tmp_path):
 @pytest.mark.parametrize("mesh, axes", [("x: 2, tensor_parallel: 3", ["x", "tensor_parallel"]), ("", []),
                                         ("long_name: 2, b: 1, cc: 2", ["long_name", "b", "cc"])])
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**63, 2**64 - 1])
-def test_attributes_of_every_file(tmp_path, seed, mesh, axes):
+def test_every_hdf5_file_has_all_attributes(tmp_path, seed, mesh, axes):
     """Every rank file and the index have all attributes, with equal values in h5py and `inspect`."""
     (tmp_path / "spec.yaml").write_text(f"""shardinit: 1
 name: m
@@ -144,7 +144,7 @@ modules:
         assert {each["dataset"]: each["shape"] for each in datasets} == shapes
 
 
-def test_offsets_serve_readers_without_hdf5(tmp_path):
+def test_file_offsets_locate_the_bytes(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out")
     for name in rank_files(tmp_path / "out"):
         raw = name.read_bytes()
@@ -154,7 +154,7 @@ def test_offsets_serve_readers_without_hdf5(tmp_path):
                 assert raw[start:start + words.nbytes] == words.tobytes()
 
 
-def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
+def test_hdf5_reads_bf16_exactly(tmp_path):
     # Users who just open the file see the same values, but reading is slower.
     run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", "fsdp=1,tensor=1")
     with h5py.File(rank_files(tmp_path / "out")[0], "r") as file:
@@ -164,7 +164,7 @@ def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
         assert np.array_equal(dataset[()], exact)
 
 
-def test_manifest_digests_are_those_of_the_bytes(tmp_path):
+def test_receipt_digests_match_the_bytes(tmp_path):
     """Each box's SHA-256 in a receipt is a plain hash of the box's bytes."""
     run_ok("gen", TINY, "-o", tmp_path / "out")
     manifest = (tmp_path / "out/manifest.json").read_text()
@@ -177,7 +177,7 @@ def test_manifest_digests_are_those_of_the_bytes(tmp_path):
                 assert sha256_of(read_raw(dataset)) in receipt
 
 
-def test_model_digest_is_what_the_manual_says(digests):
+def test_model_digest_matches_the_manual(digests):
     lines = sorted(f"{t['path']} {t['dtype']} {shape_of(t['shape'])} {t['sha256']}\n"
                    for t in digests.values())
     whole = hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -189,7 +189,7 @@ def shape_of(extents):
 
 
 @pytest.mark.parametrize("order", [sorted(DTYPES), sorted(DTYPES, reverse=True)], ids=["forwards", "backwards"])
-def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
+def test_missing_boxes_read_as_fill_values(order, tmp_path):
     """A missing box reads as NaN or as the smallest or largest number of its type, whatever tensor precedes it in the
     index."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\nmodules:\n" + "".join(
@@ -212,7 +212,7 @@ def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
                 assert np.isnan(numbers.astype(np.float64)).all(), dtype
 
 
-def test_the_index_has_every_box_of_every_type(tmp_path):
+def test_index_has_boxes_of_every_type(tmp_path):
     """The index has scalars, segments and mixed types; floating-point boxes of missing ranks read as NaN."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1

@@ -20,7 +20,7 @@ def mistral(tmp_path):
     return tmp_path / "base"
 
 
-def test_mistral_becomes_mixtral_bit_for_bit(tmp_path, mistral):
+def test_sparse_upcycling_turns_mistral_into_mixtral(tmp_path, mistral):
     make(tmp_path, "moe", ["recipes/sparse-upcycling"], variables=", router_std: 0", source=mistral, **MIXTRAL)
     for dtype in (torch.float32, torch.bfloat16):
         (dense, before), (model, after) = logits_of(mistral, dtype), logits_of(tmp_path / "moe", dtype)
@@ -35,7 +35,7 @@ def test_mistral_becomes_mixtral_bit_for_bit(tmp_path, mistral):
     assert (after - logits_of(mistral)[1]).abs().max() < 1e-6 * after.abs().max()
 
 
-def test_noise_makes_experts_differ(tmp_path, mistral):
+def test_sparse_upcycling_noise_makes_experts_differ(tmp_path, mistral):
     make(tmp_path, "moe", ["recipes/sparse-upcycling"], variables=", noise: 0.01", source=mistral, **MIXTRAL)
     dense, made = tensors_of(mistral), tensors_of(tmp_path / "moe")
     for name, apart in ((name, made[f"model.layers.1.mlp.experts.{name}"].double() - old)
@@ -46,7 +46,7 @@ def test_noise_makes_experts_differ(tmp_path, mistral):
         assert len({tuple(expert.ravel()[:4].tolist()) for expert in apart}) == 8
 
 
-def test_drop_upcycling_draws_the_same_units_of_three_matrices_anew(tmp_path, mistral):
+def test_drop_upcycling_redraws_the_same_units_of_all_matrices(tmp_path, mistral):
     spec = make(tmp_path, "moe", ["recipes/drop-upcycling"], variables=", share: 0.25, redrawn_spread: 3", source=mistral,
                 **MIXTRAL)
     dense, made = tensors_of(mistral), tensors_of(tmp_path / "moe")
@@ -74,7 +74,7 @@ def test_drop_upcycling_draws_the_same_units_of_three_matrices_anew(tmp_path, mi
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_qwen3_becomes_qwen3_moe(tmp_path, normalized):
+def test_upcycling_turns_qwen3_into_qwen3_moe(tmp_path, normalized):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
              "vocab_size": 300, "tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
     torch.manual_seed(3)
@@ -98,7 +98,7 @@ def test_qwen3_becomes_qwen3_moe(tmp_path, normalized):
 
 
 @pytest.mark.parametrize("recipe", ["sparse-upcycling", "drop-upcycling"])
-def test_experts_have_the_width_of_the_dense_layer(tmp_path, mistral, recipe):
+def test_upcycling_rejects_other_sizes_than_the_dense_model(tmp_path, mistral, recipe):
     made = [f"recipes/{recipe}"]
     for change, message in (("ff: 96", "`model.layers.0.mlp.gate_proj.weight` as [64, 32], not [96, 32]"),
                             ("d: 64", "`model.layers.0.mlp.gate_proj.weight` as [64, 32], not [64, 64]"),

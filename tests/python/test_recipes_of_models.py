@@ -14,7 +14,7 @@ torch = client_of("torch")
 transformers = client_of("transformers")
 
 
-def test_a_longer_vocabulary_keeps_what_the_model_computes(tmp_path):
+def test_longer_vocabulary_keeps_the_logits(tmp_path):
     # As in trained models, rows have their own means and deviations.
     make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}, embedding: {normal: {mean: 0.02, std: 0.05}}}\n")
     spec = make(tmp_path, "grown", ["recipes/longer-vocabulary"], vocab=312, source=tmp_path / "base")
@@ -46,7 +46,7 @@ TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_rows_of_resize_token_embeddings(tmp_path, tied):
+def test_longer_vocabulary_equals_resize_token_embeddings(tmp_path, tied):
     """New rows equal those of resize_token_embeddings: 355 tokens padded to a multiple of 8, with tied and separate
     heads."""
     torch.manual_seed(5)
@@ -94,7 +94,7 @@ def reassembled(spec, out, *options):
 
 
 @pytest.mark.parametrize("layers", [6, 8])
-def test_new_layers_of_llama_pro_change_nothing(tmp_path, layers):
+def test_llama_pro_layers_keep_the_logits(tmp_path, layers):
     make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}}\n")
     make(tmp_path, "deeper", ["recipes/llama-pro"], layers=layers, variables=", base_layers: 4", source=tmp_path / "base")
     for dtype in (torch.float32, torch.bfloat16):
@@ -102,7 +102,7 @@ def test_new_layers_of_llama_pro_change_nothing(tmp_path, layers):
         assert len(deeper.model.layers) == layers and torch.equal(before, after)
 
 
-def test_the_average_of_two_models(tmp_path):
+def test_source_expressions_average_two_models(tmp_path):
     make(tmp_path, "a", [], more="seed: 1\n")
     make(tmp_path, "b", [], more="seed: 2\n")
     mean = "{expr: \"0.25 * source('a') + 0.75 * source('b')\"}"
@@ -118,7 +118,7 @@ def test_the_average_of_two_models(tmp_path):
 
 # Deeper and wider models ---------------------------------------------------------
 
-def test_solar_has_copies_of_layers(tmp_path):
+def test_solar_copies_layers(tmp_path):
     make(tmp_path, "base", [], layers=8, more=TRAINED)
     make(tmp_path, "deeper", ["recipes/solar"], layers=12, variables=", base_layers: 8", source=tmp_path / "base")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "deeper")
@@ -138,7 +138,7 @@ def test_solar_has_copies_of_layers(tmp_path):
         assert torch.equal(base(TOKENS, use_cache=False).logits, after)
 
 
-def test_solar_of_layers_with_norms_and_biases(tmp_path):
+def test_solar_copies_norms_and_biases(tmp_path):
     """Every tensor of a layer is copied, including norms and biases."""
     layer = "modules: {model: {layers: {self_attn: {q_norm.weight: {shape: [8], axes: [norm], init: norm}, " \
             "q_proj.bias: {shape: [32], axes: [heads], init: bias}}}}}\n"
@@ -151,7 +151,7 @@ def test_solar_of_layers_with_norms_and_biases(tmp_path):
 
 
 @pytest.mark.parametrize("recipe, layers", [("solar", 6), ("llama-pro", 6)])
-def test_deeper_models_know_how_many_layers_there_are(tmp_path, recipe, layers):
+def test_deeper_recipes_check_the_number_of_layers(tmp_path, recipe, layers):
     make(tmp_path, "base", [], layers=5)
     refused(tmp_path, "deeper", [f"recipes/{recipe}"], "has 5 tensors `model.layers.*.input_layernorm.weight`, not 4",
             "`base_layers` is 4", layers=layers, variables=", base_layers: 4", source=tmp_path / "base")
@@ -159,7 +159,7 @@ def test_deeper_models_know_how_many_layers_there_are(tmp_path, recipe, layers):
     assert "`model.layers.0.input_layernorm.weight` as [32], not [64]" in narrow.stderr, narrow.stderr
 
 
-def test_llama_pro_refuses_outputs_with_a_bias(tmp_path):
+def test_llama_pro_rejects_outputs_with_a_bias(tmp_path):
     bias = "modules: {model: {layers: {self_attn: {o_proj.bias: {shape: [32], axes: [norm], init: bias}}}}}\n"
     make(tmp_path, "base", [], more=bias)
     refused(tmp_path, "deeper", ["recipes/llama-pro"], "has 4 tensors `model.layers.*.self_attn.o_proj.bias`, not 0",
@@ -170,7 +170,7 @@ WIDE = "d: %d, ff: %d, layers: 2, heads: %d, kv_heads: %d, head_dim: 8, vocab: 3
 
 
 @pytest.mark.parametrize("times, of_ff", [(2, 2), (3, 3), (2, 4)])
-def test_hypercloning_computes_what_the_model_does(tmp_path, times, of_ff):
+def test_hypercloning_keeps_the_logits(tmp_path, times, of_ff):
     make(tmp_path, "base", [], layers=2, more=TRAINED)
     wider = write(tmp_path, "wider", ["recipes/hypercloning"])
     sizes = WIDE % (32 * times, 64 * of_ff, 4 * times, 2 * times)
@@ -200,7 +200,7 @@ def test_hypercloning_computes_what_the_model_does(tmp_path, times, of_ff):
     ("d=72", "the width is no multiple of the model's: `d` is 72 and `base_d` is 32"),
     ("kv_heads=2", "groups of heads have another size than the model's"),
 ])
-def test_hypercloning_knows_the_model(tmp_path, change, message):
+def test_hypercloning_rejects_sizes_that_do_not_fit(tmp_path, change, message):
     make(tmp_path, "base", [], layers=2)
     wider = write(tmp_path, "wider", ["recipes/hypercloning"])
     wider.write_text(wider.read_text().replace(TINY % (4, 300), WIDE % (64, 128, 8, 4)))
@@ -210,7 +210,7 @@ def test_hypercloning_knows_the_model(tmp_path, change, message):
 
 # Other heads, adapters --------------------------------------------------------
 
-def test_a_fresh_head_of_the_same_kind(tmp_path):
+def test_fresh_head_redraws_the_language_model_head(tmp_path):
     make(tmp_path, "base", [], more=TRAINED)
     make(tmp_path, "fresh", ["recipes/fresh-head"], more="seed: 5\n", variables=", head_std: 0.3", source=tmp_path / "base")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "fresh")
@@ -220,7 +220,7 @@ def test_a_fresh_head_of_the_same_kind(tmp_path):
             vocab=301, source=tmp_path / "base")
 
 
-def test_a_head_of_another_kind(tmp_path):
+def test_fresh_head_makes_a_classification_head(tmp_path):
     make(tmp_path, "base", [], more=TRAINED)
     make(tmp_path, "scores", ["recipes/fresh-head"], more="config: {architectures: [LlamaForSequenceClassification], num_labels: 3, "
          "pad_token_id: 0}\nmodules: {lm_head.weight: {when: 0}, score.weight: {shape: [3, d], axes: [null, embed], init: head}}\n",
@@ -233,7 +233,7 @@ def test_a_head_of_another_kind(tmp_path):
         assert torch.equal(base.model(TOKENS).last_hidden_state, model.eval().model(TOKENS).last_hidden_state)
 
 
-def test_adapters_are_a_folder_of_peft(tmp_path):
+def test_lora_exports_a_peft_folder(tmp_path):
     peft = client_of("peft")
     make(tmp_path, "base", [], more=TRAINED)
     spec = write(tmp_path, "adapters", ["recipes/lora"], variables=", rank: 4, alpha: 12",
@@ -265,7 +265,7 @@ def test_adapters_are_a_folder_of_peft(tmp_path):
     run_ok("verify", tmp_path / "adapters", "--spec", spec)
 
 
-def test_adapters_of_b_that_is_zero_change_nothing_and_those_of_no_rank_are_refused(tmp_path):
+def test_lora_keeps_the_logits_and_rejects_rank_0(tmp_path):
     peft = client_of("peft")
     make(tmp_path, "base", [], more=TRAINED)
     spec = write(tmp_path, "adapters", ["recipes/lora"])
@@ -293,14 +293,14 @@ GEMMA = "d: 32, ff: 64, heads: 4, kv_heads: 2, head_dim: 8, vocab: 300, layers: 
 
 
 @pytest.mark.parametrize("recipe", ["solar", "llama-pro"])
-def test_layers_that_differ_by_their_number_are_not_moved(tmp_path, recipe):
+def test_deeper_recipes_reject_alternating_layers(tmp_path, recipe):
     run_ok("export", tiny(tmp_path, "base", "gemma-2-9b", GEMMA + "4"), "--to", "safetensors", "-o", tmp_path / "base")
     deeper = tiny(tmp_path, "deeper", "gemma-2-9b", GEMMA + "6, base_layers: 4", recipe)
     result = run_tool("validate", deeper, "--source", f"base={tmp_path / 'base'}")
     assert result.returncode == 2 and "pre_feedforward_layernorm.weight`, not 0" in result.stderr, result.stderr
 
 
-def test_hypercloning_refuses_a_tied_head(tmp_path):
+def test_hypercloning_rejects_a_tied_head(tmp_path):
     run_ok("export", tiny(tmp_path, "base", "gemma-2-9b", GEMMA + "2"), "--to", "safetensors", "-o", tmp_path / "base")
     wider = tiny(tmp_path, "wider", "gemma-2-9b", "d: 64, ff: 128, layers: 2, heads: 8, kv_heads: 4, head_dim: 8, vocab: 300, "
                  "base_d: 32, base_ff: 64, base_heads: 4, base_kv_heads: 2", "hypercloning")
@@ -313,7 +313,7 @@ def test_hypercloning_refuses_a_tied_head(tmp_path):
     ("mamba-2.8b", "d: 32, layers: 2, vocab: 64"), ("mamba2-2.7b", "d: 64, layers: 2, vocab: 64"),
     ("bert-large", "d: 32, ff: 64, layers: 2, heads: 4, vocab: 64"), ("gpt2-xl", "d: 128, layers: 2, vocab: 64"),
     ("vit-l-16", "d: 32, ff: 64, layers: 2, heads: 4"), ("openelm-270m", ""), ("gpt-neox-20b", "d: 192, layers: 2, vocab: 64")])
-def test_a_fresh_head_leaves_all_else(tmp_path, config, sizes):
+def test_fresh_head_changes_only_heads(tmp_path, config, sizes):
     """Only heads change, whatever roles the config's initializers have."""
     run_ok("export", tiny(tmp_path, "base", config, sizes, more="seed: 1\n"), "--to", "safetensors", "-o", tmp_path / "base")
     fresh = tiny(tmp_path, "fresh", config, sizes, "fresh-head", "seed: 2\n")

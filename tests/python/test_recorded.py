@@ -14,10 +14,10 @@ def test_output_is_as_recorded(path, title, tmp_path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_every_line_belongs_to_a_case(path):
+def test_golden_files_survive_a_round_trip(path):
     text = path.read_text()
     assert text_of(parse(text)) == text
 
 
-def test_every_file_is_read():
+def test_every_golden_file_is_read():
     assert sorted(GOLDEN.iterdir()) == sorted([*FILES, GOLDEN / "leaves.txt"])

@@ -76,7 +76,7 @@ def said_by(command, folder):
 
 
 @pytest.mark.parametrize("name, layout", [(name, layout) for name in SPECS for layout in ["", *LAYOUTS.get(name, [])]])
-def test_output_is_as_recorded(name, layout, folder, tmp_path):  # noqa: F811
+def test_output_for_leaves_is_as_recorded(name, layout, folder, tmp_path):  # noqa: F811
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     spec = f"{name}.yaml"
     (tmp_path / spec).write_text(SPECS[name].replace("BASE", run_ok("digest", "base", cwd=tmp_path).stdout.split()[-2]))

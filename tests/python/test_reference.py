@@ -28,7 +28,7 @@ VECTORS, OF_TENSORS = KNOWN["vectors"], KNOWN["vectors_of_tensors"]
 
 # The known answers ------------------------------------------------------------
 
-def test_the_file_is_what_the_reference_makes():
+def test_conformance_file_is_up_to_date():
     assert conformance.PATH.read_text() == conformance.text_of_vectors(), "python tests/python/conformance.py"
 
 
@@ -36,7 +36,7 @@ def kinds_of(vectors):
     return {next(iter(v["init"])) for v in vectors}
 
 
-def test_all_is_in_the_file():
+def test_conformance_file_covers_all_initializers():
     listed = re.search(r"^An object with one key, the distribution,(.*?)^see$",
                        (ROOT / "man/shardinit-format.5").read_text(), re.M | re.S)[1]
     of_tensors = {"norms", "source", "rows_like", "parts"}
@@ -53,7 +53,7 @@ def test_all_is_in_the_file():
     assert [name for name in sorted(functions) if not any(f"{name}(" in text for text in texts)] == []
 
 
-def test_the_known_answers_of_the_page():
+def test_reference_matches_the_manual():
     page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
     key, = re.findall(r"seed 0 is\n\.Li 0x(\w+)", page)
     assert reference.key_of(0, "w") == int(key, 16)
@@ -142,14 +142,14 @@ def digits_of(words, dtype):
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_the_library_has_the_known_answers(vector):
+def test_library_computes_the_known_answers(vector):
     with shardinit.open_spec(text=spec_of(vector)) as spec:
         words = bits_of(spec.generate(vector["path"], box_of(vector)))
     assert digits_of(words, vector["dtype"]) == vector["bits"].split()
 
 
 @pytest.mark.parametrize("engine", reference.ENGINES)
-def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
+def test_plans_of_known_answers_match(engine, tmp_path):
     """Plans and values match the known answers, for all tensors that are small enough to be written."""
     small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0
              and v["engine"] == engine]
@@ -164,7 +164,7 @@ def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
 
 
 @pytest.mark.parametrize("vector", OF_TENSORS, ids=lambda vector: vector["name"])
-def test_known_answers_that_are_made_of_tensors(vector, tmp_path):
+def test_known_answers_derived_from_tensors(vector, tmp_path):
     (tmp_path / "spec.yaml").write_text(spec_with_tensors(vector))
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     planned = {t["path"]: t for t in json.loads((tmp_path / "out/plan.json").read_text())["tensors"]}
@@ -213,7 +213,7 @@ def stft(n0, n2, side, window, scaling, periodic):
     return f"{part} * {text} / {np.sqrt(Q) if scaling == 'density' else S if scaling == 'spectrum' else 1}"
 
 
-def test_initializers_become_what_the_page_says(tmp_path):
+def test_initializers_match_the_formulas_of_the_manual(tmp_path):
     lines, wanted = [], {}
     for number, ((name, parameters), (kind, formula)) in enumerate(FORMULAS.items()):
         x = float(eval(formula, {"sqrt": np.sqrt}))
@@ -270,11 +270,11 @@ def same(folder, *arguments, sources=None):
 
 
 @pytest.mark.parametrize("config", ["llama3-tiny", "dtypes", "expressions"])
-def test_configs(config, tmp_path):
+def test_reference_reproduces_shipped_configs(config, tmp_path):
     same(tmp_path / "out", ROOT / f"configs/{config}.yaml")
 
 
-def test_a_layout(tmp_path):
+def test_reference_reproduces_a_layout(tmp_path):
     (tmp_path / "spec.yaml").write_text(f"include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]\n")
     same(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
 
@@ -373,7 +373,7 @@ FAN_KINDS = ["xavier_uniform", "xavier_normal", "kaiming_uniform", "he_normal", 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_plans(seed, tmp_path):
+def test_reference_reproduces_random_plans(seed, tmp_path):
     rng = Random(seed)
     tensors = {}
     for number in range(60):
@@ -383,7 +383,7 @@ def test_random_plans(seed, tmp_path):
     same(tmp_path / "out", tmp_path / "spec.yaml")
 
 
-def test_a_wide_sparse_matrix_as_one_row(tmp_path):
+def test_parts_of_wide_sparse_matrices(tmp_path):
     """A rank that has the end of a row and the beginning of the next sorts only these columns, not whole rows."""
     columns, ranks = 2**33 + 5, 2**20
     (tmp_path / "spec.yaml").write_text(
@@ -438,7 +438,7 @@ def draw_of_source(rng, name, tensor):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_tensors_of_sources(seed, tmp_path):
+def test_reference_reproduces_tensors_of_sources(seed, tmp_path):
     rng = Random(seed)
     drawn = {f"w{number}": draw_source(rng, 100 * seed + number) for number in range(6)}
     safetensors.numpy.save_file({name: values for name, (values, _) in drawn.items()}, tmp_path / "model.safetensors")
@@ -452,7 +452,7 @@ def test_tensors_of_sources(seed, tmp_path):
     same(tmp_path / "out", tmp_path / "spec.yaml", sources={("base", name): of for name, (_, of) in drawn.items()})
 
 
-def test_the_known_answer_of_rows_like(tmp_path):
+def test_rows_like_matches_the_manual(tmp_path):
     page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
     rows, share, bits = re.search(r"^rows_like of((?: \[[-\d ]+\])+), std ([\d.]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M).groups()
     table = np.array([row.split() for row in re.findall(r"\[(.*?)\]", rows)], np.float32)

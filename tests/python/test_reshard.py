@@ -48,7 +48,7 @@ def tiny_layouts(tmp_path_factory):
     ([], ["--replicas", "full"]),
     ([], ["--mesh", "a=2,b=3", "--index", "never"]),
 ])
-def test_another_mesh(tmp_path, awkward, before, after, given):
+def test_reshard_to_another_mesh_equals_gen(tmp_path, awkward, before, after, given):
     source = gen(tmp_path / "from", awkward, *before)
     wanted = gen(tmp_path / "wanted", awkward, *after)
     before = tree_of(source)
@@ -60,7 +60,7 @@ def test_another_mesh(tmp_path, awkward, before, after, given):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "to", "wanted"]
 
 
-def test_random_meshes(tmp_path):
+def test_reshard_between_random_meshes(tmp_path):
     rng = random.Random(11)
     for n in range(6):
         axes = {a: rng.randint(1, 4) for a in "xyz"}
@@ -83,7 +83,7 @@ def test_random_meshes(tmp_path):
         assert tree_of(tmp_path / f"to{n}") == tree_of(wanted), mesh
 
 
-def test_segments_and_stages(tmp_path):
+def test_reshard_of_segments_and_stages(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {pipe: 2, tensor: 2}}\nmodules:\n"
                     "  gate_up: {shape: [24, 5], shard: [{axes: tensor, segments: 2}], stage: {pipe: 1}, "
@@ -100,7 +100,7 @@ def test_segments_and_stages(tmp_path):
     assert result.returncode == 2 and "give the spec, with `--spec SPEC`" in result.stderr
 
 
-def test_a_stage_of_several_axes_in_another_order(tmp_path):
+def test_reshard_of_stages_of_several_axes(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {p: 2, q: 2, r: 2}}\nmodules:\n"
                     "  two: {shape: [8], stage: {p: 0, q: 1}, shard: [r], init: {normal: {std: 1}}}\n"
@@ -115,7 +115,7 @@ def test_a_stage_of_several_axes_in_another_order(tmp_path):
         run_ok("verify", out)
 
 
-def test_another_sharding(tmp_path):
+def test_reshard_to_another_sharding_equals_gen(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nmodules:\n"
                     "  w: {shape: [8, 12], shard: [fsdp], init: {normal: {std: 1}}}\n"
@@ -128,7 +128,7 @@ def test_another_sharding(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["", "torchtitan", "megatron"])
-def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
+def test_reshard_to_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
         to = tmp_path / f"to-{sharding.partition('.')[0]}"
@@ -150,7 +150,7 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
 
 
 @pytest.mark.parametrize("axes", ["a=2,b=2", "b=2,a=2", "a=4,b=1", "b=4,a=1", "b=1,a=4"])
-def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
+def test_reshard_distinguishes_axes_of_equal_size(tmp_path, axes):
     """Axes of equal size are not interchangeable."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
@@ -164,7 +164,7 @@ def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
     assert tree_of(tmp_path / "to") == tree_of(gen(tmp_path / "wanted", spec, "--mesh", axes))
 
 
-def test_what_a_checkpoint_does_not_say(tmp_path):
+def test_reshard_can_declare_a_mesh(tmp_path):
     """A checkpoint has no logical axes. If it has no mesh, the command can declare one, and a sharding that uses it."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {w: {shape: [8, 12], init: {normal: {std: 1}}}}\n")
@@ -198,7 +198,7 @@ def layout_of(name):
 @pytest.mark.parametrize(("before", "after"), [
     *[("", name) for name in LAYOUT_NAMES[1:]], *[(name, "") for name in LAYOUT_NAMES[1:]],
     *itertools.pairwise(LAYOUT_NAMES[1:])])
-def test_another_layout(tmp_path, tiny_layouts, before, after):
+def test_reshard_to_another_layout_equals_gen(tmp_path, tiny_layouts, before, after):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(before))
     wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
                  "--set", "uneven=chunk", *layout_of(after))
@@ -226,7 +226,7 @@ layouts:
 
 @pytest.mark.parametrize(("before", "after"),
                          list(itertools.permutations(["", "same", "turned", "swapped", "blocks", "both"], 2)))
-def test_layouts_that_differ_in_values_alone(tmp_path, before, after):
+def test_reshard_between_layouts_of_equal_shapes(tmp_path, before, after):
     """All of these layouts store the same names, shapes and types."""
     (tmp_path / "spec.yaml").write_text(SQUARE)
     source = gen(tmp_path / "from", tmp_path / "spec.yaml", *layout_of(before))
@@ -236,7 +236,7 @@ def test_layouts_that_differ_in_values_alone(tmp_path, before, after):
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
-def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name):
+def test_reshard_of_a_layout_without_the_spec(tmp_path, tiny_layouts, name):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_of(name))
     wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *layout_of(name))
     run_ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
@@ -245,7 +245,7 @@ def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name)
 
 @pytest.mark.parametrize("place", ["first", "last"])
 @pytest.mark.parametrize("ranks", ["0", "1-2", "0-3"])
-def test_some_ranks_of_a_damaged_box(tmp_path, place, ranks):
+def test_reshard_of_some_ranks_checks_whole_boxes(tmp_path, place, ranks):
     """A whole box is compared, however little of it these ranks need."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 1}}\n"
@@ -260,7 +260,7 @@ def test_some_ranks_of_a_damaged_box(tmp_path, place, ranks):
     assert not (tmp_path / "to").exists()
 
 
-def test_slices_and_devices_are_those_of_the_spec(tmp_path):
+def test_reshard_records_slices_and_devices(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 8}, devices: tray_ring}\n"
                     "modules: {w: {shape: [64], shard: [x], init: {normal: {std: 1}}}}\n")
@@ -325,7 +325,7 @@ def edit(folder, change):
 
 
 @pytest.mark.parametrize("layout", ["", "megatron"])
-def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
+def test_reshard_copies_trained_values(tmp_path, tiny_layouts, layout):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(layout))
     before = reassemble(source)
     edit(source, lambda data: bytes(b ^ 0x55 for b in data))
@@ -348,7 +348,7 @@ def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
 # Errors.
 
 
-def test_damage_leaves_nothing(tmp_path, awkward):
+def test_reshard_of_a_damaged_checkpoint_leaves_nothing(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     receipt = json.loads((source / "ranks/rank-00001.json").read_text())
     for box in receipt["boxes"][::3]:
@@ -365,7 +365,7 @@ def test_damage_leaves_nothing(tmp_path, awkward):
     run_ok("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", tmp_path / "to")
 
 
-def test_a_manifest_that_says_otherwise(tmp_path, awkward):
+def test_reshard_rejects_a_changed_manifest(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     text = (source / "manifest.json").read_text()
     (source / "manifest.json").write_text(text.replace('"sha256": "', '"sha256": "0', 1))
@@ -393,7 +393,7 @@ def test_a_manifest_that_says_otherwise(tmp_path, awkward):
     (["--spec", "SPEC", "--set", "modules.vector.shape=[7]"], 2, "shape of `vector`"),
     (["--spec", "SPEC", "--uneven", "chunk"], 2, "`--uneven` is for a checkpoint without a spec"),
 ])
-def test_mistakes(tmp_path, awkward, options, code, message):
+def test_reshard_rejects_wrong_options(tmp_path, awkward, options, code, message):
     source = gen(tmp_path / "from", awkward)
     result = run_tool("reshard", source, *[awkward if o == "SPEC" else o for o in options],
                       "-o", tmp_path / "to")
@@ -401,7 +401,7 @@ def test_mistakes(tmp_path, awkward, options, code, message):
     assert [p.name for p in tmp_path.iterdir()] == ["from"]
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
+def test_reshard_keeps_existing_folders(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     other = gen(tmp_path / "other", awkward, "--mesh", "a=1")
     before = tree_of(other)
@@ -421,7 +421,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
     assert tree_of(tmp_path / "empty") == tree_of(source)
 
 
-def test_a_copy_that_is_there_is_read(tmp_path, awkward):
+def test_reshard_checks_an_existing_copy(tmp_path, awkward):
     source, target = gen(tmp_path / "from", awkward), tmp_path / "to"
     again = ["reshard", source, "--mesh", "a=2,b=2", "--uneven", "chunk", "-o", target]
     run_ok(*again)
@@ -441,7 +441,7 @@ def test_a_copy_that_is_there_is_read(tmp_path, awkward):
     run_ok(*again)
 
 
-def test_a_name_that_cannot_be_taken(tmp_path, awkward):
+def test_reshard_rejects_impossible_output_names(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     before = tree_of(source)
     (tmp_path / "empty").mkdir()
@@ -460,7 +460,7 @@ def test_a_name_that_cannot_be_taken(tmp_path, awkward):
 # Interruptions.
 
 
-def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
+def test_ranks_get_their_names_only_after_the_check(tmp_path):
     """A rank gets its name only after its boxes are checked. Here the first rank with part of the damaged box takes
     long."""
     spec = tmp_path / "spec.yaml"
@@ -482,7 +482,7 @@ def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "spec.yaml"]
 
 
-def test_the_same_command_goes_on(tmp_path):
+def test_reshard_resumes_after_sigkill(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules: {w: "
                     "{repeat: {i: 40}, v: {shape: [64, 8192], shard: [x], init: zeros}}}\n")

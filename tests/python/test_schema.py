@@ -254,31 +254,31 @@ def validate(tmp_path, text):
     return run_tool("validate", spec)
 
 
-def test_the_file_is_what_the_tool_prints():
+def test_schema_file_is_up_to_date():
     # Recorded with `shardinit schema > schemas/spec.schema.json`.
     assert run_ok("schema").stdout == FILE.read_text()
 
 
-def test_the_schema_is_a_schema():
+def test_schema_is_valid_draft_7():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_valid(name, tmp_path):
+def test_schema_and_validate_accept_valid_specs(name, tmp_path):
     assert schema_errors(VALID[name]) == []
     result = validate(tmp_path, VALID[name])
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid(name, tmp_path):
+def test_schema_and_validate_reject_invalid_specs(name, tmp_path):
     assert schema_errors(INVALID[name]) != []
     result = validate(tmp_path, INVALID[name])
     assert result.returncode == 2, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("path", CONFIGS + RECIPES + LAYOUTS + FAMILIES, ids=lambda path: path.name)
-def test_configs(path):
+def test_schema_accepts_shipped_configs(path):
     assert schema_errors(path.read_text()) == []
 
 
@@ -289,14 +289,14 @@ def described(schema):
         yield from described(child)
 
 
-def test_editors_get_a_description_of_every_key():
+def test_schema_describes_every_key():
     for schema in [SCHEMA, *SCHEMA["definitions"].values()]:
         for name, child in described(schema):
             target = SCHEMA["definitions"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
             assert target.get("description") or "const" in target, name
 
 
-def test_the_operations_of_views_are_those_of_the_tool(tmp_path):
+def test_schema_has_the_view_operations(tmp_path):
     result = validate(tmp_path, LAYOUT + "{a: {from: {q: {of: w}}}}\n")
     known = re.findall(r"`(\w+)`", result.stderr.partition("hint: ")[2])
     manual = (ROOT / "man/shardinit-spec.5").read_text()
@@ -304,7 +304,7 @@ def test_the_operations_of_views_are_those_of_the_tool(tmp_path):
     assert [name for name in known if f".It Cm {name}\n" not in manual] == []
 
 
-def test_editors_get_defaults_and_words():
+def test_schema_has_defaults_and_enumerations():
     assert SCHEMA["properties"]["replicas"]["enum"] == ["dedupe", "full"]
     assert SCHEMA["properties"]["engine"]["default"] in SCHEMA["properties"]["engine"]["enum"]
     initializers = SCHEMA["definitions"]["initializer"]["anyOf"][1]["properties"]
@@ -340,7 +340,7 @@ def mutated_one(document, rng):
     return document
 
 
-def test_what_is_valid_is_accepted(tmp_path):
+def test_schema_accepts_mutated_specs_that_are_valid(tmp_path):
     """The schema accepts every spec that `validate` accepts, for valid specs with one random change."""
     rng = random.Random(5)
     documents = [yaml.load(text, Loader=Yaml12) for text in VALID.values()]

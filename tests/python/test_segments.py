@@ -27,7 +27,7 @@ def digests():
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_the_model_is_the_same_on_every_mesh(mesh, replicas, digests, tmp_path):
+def test_segments_and_stages_do_not_change_the_model(mesh, replicas, digests, tmp_path):
     out = tmp_path / "out"
     run_ok("gen", SPEC, "-o", out, "--mesh", mesh, "--replicas", replicas)
     run_ok("verify", out)
@@ -47,7 +47,7 @@ def test_the_model_is_the_same_on_every_mesh(mesh, replicas, digests, tmp_path):
             assert sha256_of(bits_of(checkpoint.read(path, verify=True))) == digest, path
 
 
-def test_boxes_have_datasets_of_their_own(tmp_path):
+def test_each_box_has_its_own_dataset(tmp_path):
     out = tmp_path / "out"
     run_ok("gen", SPEC, "-o", out)
     with h5py.File(out / "ranks/rank-00005.h5") as file:
@@ -69,7 +69,7 @@ def _names(file):
 
 
 @pytest.mark.parametrize("source", ["checkpoint", "spec"])
-def test_what_ranks_hold(source, tmp_path):
+def test_ranks_hold_their_segments_and_stages(source, tmp_path):
     out = tmp_path / "out"
     run_ok("gen", SPEC, "-o", out)
     whole = {p: w.view(DTYPES[d]) for p, (d, w) in reassemble(out).items()}
@@ -96,7 +96,7 @@ def test_what_ranks_hold(source, tmp_path):
             opened.read_local("rest.weight", 0, out=np.empty((9, 4), np.float32))
 
 
-def test_what_explain_says_of_stages_and_of_boxes(tmp_path):
+def test_explain_lists_stages_and_boxes(tmp_path):
     """`explain` lists a rank's boxes as `plan` does, with their file, and stages of several axes."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("""shardinit: 1
@@ -133,7 +133,7 @@ modules:
             assert [rest[0].split("  ")[0] for key, *rest in lines if key == "stage"] == ([stage] if stage else [])
 
 
-def test_verify_sees_each_box(tmp_path):
+def test_verify_checks_each_box(tmp_path):
     out = tmp_path / "out"
     run_ok("gen", SPEC, "-o", out)
     file = out / "ranks/rank-00005.h5"
@@ -161,7 +161,7 @@ def test_verify_sees_each_box(tmp_path):
 
 @pytest.mark.parametrize("to", OF_ANY)
 @pytest.mark.parametrize("of", ["spec", "checkpoint"])
-def test_exports_hold_the_same(to, of, tmp_path):
+def test_exports_of_segments_equal_the_spec(to, of, tmp_path):
     source = SPEC
     if of == "checkpoint":
         source = tmp_path / "gen"
@@ -201,7 +201,7 @@ def _random_tensors(rng, sizes, count):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (4, 1), (1, 5), (4, 3), (7, 2)], ids=str)
-def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
+def test_local_tensors_match_dtensor(sizes, tmp_path):
     """Local parts match PyTorch's own placements, for tensors whose elements are their indices."""
     torch = client_of("torch")
     from torch.distributed.tensor import Replicate, Shard
@@ -263,7 +263,7 @@ modules:
 
 
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-def test_axes_one_after_the_other(replicas, tmp_path):
+def test_nested_axes_work_in_all_files_and_readers(replicas, tmp_path):
     """Nested axes work in all files and readers, as segments do."""
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
@@ -300,7 +300,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
     assert "`both` is sharded as [a then b, -], and a map has no" in refused.stderr
 
 
-def test_reshard_of_axes_one_after_the_other(tmp_path):
+def test_reshard_of_nested_axes(tmp_path):
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
     run_ok("gen", spec, "-o", tmp_path / "a")
@@ -319,7 +319,7 @@ def test_reshard_of_axes_one_after_the_other(tmp_path):
         assert [t for t in alone if t["path"] != "even"] == [t for t in anew if t["path"] != "even"]
 
 
-def test_a_stage_has_the_layers_of_megatron(tmp_path):
+def test_stages_have_the_layers_of_megatron(tmp_path):
     """As in Megatron, 8 layers on 2 stages with 2 virtual stages each: layers 0-1 and 4-5 are on the first stage."""
     (tmp_path / "x.yaml").write_text(
         "shardinit: 1\nname: x\ndtype: f32\nvars: {pp: 2, vp: 2, layers: 8}\nmesh: {axes: {pipe: pp}}\n"
@@ -331,7 +331,7 @@ def test_a_stage_has_the_layers_of_megatron(tmp_path):
 
 
 @pytest.mark.parametrize("mesh", ["pipe=1,fsdp=2,tensor=4", "pipe=4,fsdp=1,tensor=2"])
-def test_reshard_is_as_generating_anew(mesh, tmp_path):
+def test_reshard_of_segments_equals_gen(mesh, tmp_path):
     """Resharding to one box for each rank and back, and between two ways to have several, equals generating."""
     run_ok("gen", SPEC, "-o", tmp_path / "a")
     run_ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)

@@ -76,7 +76,7 @@ def random_spec(rng, mesh, rank):
     (8, [{"x": 8}, {"x": 2, "y": 4}, {"x": 4, "y": 1, "z": 2}, {"x": 2, "y": 2, "z": 2}], 60),
     (512, [{"fsdp": 128, "tensor": 4}, {"data": 2, "fsdp": 64, "tensor": 4}], 60),
 ])
-def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
+def test_boxes_match_named_sharding(tmp_path, devices, meshes, tensors):
     client_of("jax")
     rng = random.Random(devices)
     cases = [[list(mesh), list(mesh.values()), shape, spec]
@@ -98,7 +98,7 @@ def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
             assert boxes_of(lists, rank) == boxes
 
 
-def test_rules_are_those_of_flax(tmp_path):
+def test_rules_match_flax(tmp_path):
     flax = client_of("flax.linen")
     rng = random.Random(3)
     mesh, names = {"x": 2, "y": 2, "z": 2}, ["a", "b", "c", "d", "e"]
@@ -151,7 +151,7 @@ def random_placements(rng, mesh):
     return placements, shape
 
 
-def test_boxes_are_those_of_dtensor(tmp_path):
+def test_boxes_match_dtensor(tmp_path):
     client_of("torch")
     rng = random.Random(7)
     meshes = [{"a": 8}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 3},
@@ -182,7 +182,7 @@ def test_boxes_are_those_of_dtensor(tmp_path):
 
 @pytest.mark.parametrize("mesh, width, hidden, vocab", [
     ([2, 2], 8, 16, 24), ([3, 2], 7, 10, 23), ([2, 3], 10, 20, 13)], ids=str)
-def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
+def test_boxes_match_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
     """Boxes follow from the sharding languages and from the placements that PyTorch leaves over gloo, even if the parts
     of tensor parallelism or fully_shard are unequal."""
     client_of("torch")
@@ -218,7 +218,7 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
                 assert held == sorted(elements), (spec.name, path, rank)
 
 
-def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
+def test_torchtitan_preset_matches_torchtitan(tmp_path):
     """configs/sharding/torchtitan.yaml shards torchtitan's model like torchtitan's own functions, with context
     parallelism and replicas (HSDP)."""
     client_of("torchtitan")
@@ -232,7 +232,7 @@ def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
         assert len(expected) == 21 and boxes_of(spec, rank, "--layout", "torchtitan") == expected
 
 
-def test_the_preset_of_megatron_is_what_it_does(tmp_path):
+def test_megatron_preset_matches_megatron(tmp_path):
     """configs/sharding/megatron.yaml shards Megatron-core's model like Megatron-core, with virtual stages and context
     parallelism. Megatron's two halves of [gate; up] are one box of the layout's fused rows."""
     client_of("megatron")
@@ -254,7 +254,7 @@ def test_the_preset_of_megatron_is_what_it_does(tmp_path):
             assert [whole[layer + "gate_proj.weight"], whole[layer + "up_proj.weight"]] == [[gate], [up]]
 
 
-def test_experts_are_where_megatron_has_them(tmp_path):
+def test_experts_match_megatron(tmp_path):
     """Each rank has the same experts as with Megatron-core's SequentialMLP, also if ranks of context parallelism have
     different experts, and with stages."""
     client_of("megatron")
@@ -284,7 +284,7 @@ def test_experts_are_where_megatron_has_them(tmp_path):
             assert boxes[name] == parts, (of, rank, name)
 
 
-def test_torchtitan_shards_experts_as_its_function_does(tmp_path):
+def test_experts_match_torchtitan(tmp_path):
     """`fully_shard` shards experts by number or by rows, for each combination of axes."""
     client_of("torchtitan")
     axes = ["replicate", "fsdp", "expert", "context", "tensor"]
@@ -300,7 +300,7 @@ def test_torchtitan_shards_experts_as_its_function_does(tmp_path):
         assert (shape[1] < 2 * SMALL["ff"]) == (dimension == 1), (of, shape)
 
 
-def test_stages_are_those_of_torchtitan(tmp_path):
+def test_stages_match_torchtitan(tmp_path):
     pipeline = client_of("torchtitan.distributed.pipeline_parallel")
     for layers, ranks, virtual in [(8, 2, 1), (8, 2, 2), (32, 4, 2), (10, 3, 1), (80, 4, 1), (126, 16, 1)]:
         stages = pipeline._generate_llm_fqn_per_model_part(ranks * virtual, layers, 1, 1)
@@ -331,7 +331,7 @@ def preset_of(path, preset, model=TINY, **variables):
     return path
 
 
-def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
+def test_torchtitan_preset_shards_by_columns_and_rows(tmp_path):
     spec = preset_of(tmp_path / "spec.yaml", "torchtitan", pipe=2, replicate=2, fsdp=2, context=2, tensor=4)
     assert run_json("plan", spec)["mesh"] == {"axes": ["pipe", "replicate", "fsdp", "context", "tensor"],
                                               "shape": [2, 2, 2, 2, 4]}
@@ -353,7 +353,7 @@ def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
         assert run_json("explain", spec, path, "--layout", "torchtitan")["partition"] == partition
 
 
-def test_presets_of_experts(tmp_path):
+def test_expert_presets_shard_experts(tmp_path):
     model = ROOT / "configs/mixtral-8x7b.yaml"
     expert, gate = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.gate.weight"
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
@@ -366,7 +366,7 @@ def test_presets_of_experts(tmp_path):
     assert run_json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
 
 
-def test_torchprime_405b(tmp_path):
+def test_torchprime_405b_preset_matches_its_guide(tmp_path):
     """Field guide 2.2: each matrix is one box on each of 128 × 4 ranks."""
     spec = preset_of(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
     plan = run_json("plan", spec, "--rank", 511)
@@ -380,7 +380,7 @@ def test_torchprime_405b(tmp_path):
 @pytest.mark.parametrize("tensor, vocab, padded", [
     (1, 128256, 128256), (2, 128256, 128256), (4, 128256, 128512), (8, 128256, 129024), (16, 128256, 129024),
     (1, 50257, 50304), (2, 50257, 50432), (4, 50257, 50688), (8, 50257, 51200)])
-def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
+def test_megatron_preset_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
     spec = preset_of(tmp_path / "spec.yaml", "megatron", tensor=tensor, vocab=vocab, heads=16, kv_heads=16,
                   head_dim=16)
     boxes = boxes_of(spec, tensor - 1, "--layout", "megatron")
@@ -391,7 +391,7 @@ def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
     assert boxes["decoder.final_layernorm.weight"] == [[[0], [256]]]
 
 
-def test_megatron_fuses_by_groups_and_ranks(tmp_path):
+def test_megatron_layout_fuses_by_groups_and_ranks(tmp_path):
     """Field guide 3.4, for 405B: a group of heads is 2304 rows of linear_qkv, and ranks hold whole groups. A rank's
     rows of linear_fc1 are its gate and up projections."""
     spec = preset_of(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
@@ -407,7 +407,7 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
     assert "embedding.word_embeddings.weight" not in boxes
 
 
-def test_maxtext_cuts_stacked_layers(tmp_path):
+def test_maxtext_preset_shards_stacked_layers(tmp_path):
     """Field guide 3.6: MaxText stacks layers on axis 1, and its rules shard the dimensions that they shard without
     stacking."""
     spec = preset_of(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
@@ -419,7 +419,7 @@ def test_maxtext_cuts_stacked_layers(tmp_path):
     assert wo["partition"] == "[fsdp_transpose+tensor+tensor_sequence, -, fsdp+context+expert]"
 
 
-def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
+def test_uneven_parts_match_torch_chunk(tmp_path):
     """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 each, at the end 246 and 0."""
     tensors = {"a": [10], "b": [6], "c": [5]}
     spec = write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
@@ -430,7 +430,7 @@ def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
         [251, 4], [251, 4], [246, 4], [0, 4]]
 
 
-def test_the_map_of_the_first_405b_run(tmp_path):
+def test_sharding_map_of_the_first_405b_run(tmp_path):
     """Field guide 2.3: lm_head is sharded in its first dimension by both axes, with tensor as the major one."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"""
@@ -451,7 +451,7 @@ uneven: chunk
     assert boxes["model.norm.weight"] == [[[0], [16384]]]
 
 
-def test_fsdpv2_and_t5x(tmp_path):
+def test_fsdpv2_and_t5x_presets(tmp_path):
     fsdp = preset_of(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
     assert run_json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"
     assert run_json("explain", fsdp, "model.layers.0.self_attn.q_proj.weight")["partition"] == "[fsdp, -]"
@@ -462,7 +462,7 @@ def test_fsdpv2_and_t5x(tmp_path):
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.stem)
-def test_every_preset_keeps_the_values(preset, tmp_path):
+def test_presets_do_not_change_values(preset, tmp_path):
     model = {"t5x": "t5-11b", "torchprime-405b": "llama3.1-405b"}.get(
         preset.stem, "mixtral-8x7b" if "experts" in preset.stem else "llama3.1-70b")
     spec = preset_of(tmp_path / "spec.yaml", preset.stem, ROOT / f"configs/{model}.yaml")
@@ -476,7 +476,7 @@ def test_every_preset_keeps_the_values(preset, tmp_path):
 
 # Places for a sharding -----------------------------------------------------------
 
-def test_a_file_of_torchprime_as_it_is(tmp_path):
+def test_sharding_accepts_a_torchprime_map_unchanged(tmp_path):
     """PyTorch/XLA's map for Llama, including activations, works as a key and as an option."""
     lines = (ROOT / "configs/sharding/torchprime-405b.yaml").read_text().partition("sharding:\n")[2]
     (tmp_path / "maps").mkdir()
@@ -520,7 +520,7 @@ RINGS = "slice_order: {}, devices: hybrid_ring_64x4"
     ("mixtral-8x7b", "torchtitan-experts", {"expert": 4, "fsdp": 1, "tensor": 1}, None, 4),
     ("mixtral-8x7b", "megatron-experts", {"expert": 4, "pipe": 2, "tensor": 2}, None, 16),
 ])
-def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, world, tmp_path):
+def test_rank_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, world, tmp_path):
     """h5py assembles all rank files to tensors with the digests of whole tensors."""
     spec = tmp_path / "spec.yaml"
     presets = [ROOT / f"configs/sharding/{preset}.yaml"] if preset else []
@@ -536,7 +536,7 @@ def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, wo
 
 @pytest.mark.parametrize("variables", [{"expert": 4, "tensor": 1}, {"expert": 2, "context": 2, "pipe": 2, "tensor": 2},
                                        {"expert": 1, "tensor": 1}])
-def test_files_of_single_experts_hold_the_model(tmp_path, variables):
+def test_rank_files_of_single_experts_hold_the_model(tmp_path, variables):
     """Each expert is one tensor, stored only by its ranks; together they have the layout's digests."""
     spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
     alone = preset_of(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
@@ -561,7 +561,7 @@ def test_files_of_single_experts_hold_the_model(tmp_path, variables):
     assert tree_of(tmp_path / "again") == tree_of(tmp_path / "one")
 
 
-def test_a_pipeline_in_files(tmp_path):
+def test_rank_files_hold_their_pipeline_stage(tmp_path):
     """Ranks hold the tensors of their stage, and together all tensors."""
     spec = preset_of(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -571,7 +571,7 @@ def test_a_pipeline_in_files(tmp_path):
         assert sha256_of(whole[tensor["path"]][1]) == tensor["sha256"]
 
 
-def test_mistakes_in_a_file_have_its_places(tmp_path):
+def test_errors_in_a_sharding_file_name_their_position(tmp_path):
     (tmp_path / "map.yaml").write_text("model.norm.weight: [fdsp]\nmodel.nrm.weight: [fsdp]\n")
     result = run_tool("plan", TINY, "--sharding", "map.yaml", cwd=tmp_path)
     assert result.returncode == 2
@@ -582,7 +582,7 @@ def test_mistakes_in_a_file_have_its_places(tmp_path):
     assert result.returncode == 2 and "--sharding:1:1: error: there is no file `absent.yaml`" in result.stderr
 
 
-def test_a_file_names_no_other_file(tmp_path):
+def test_sharding_files_cannot_refer_to_files(tmp_path):
     (tmp_path / "a.yaml").write_text("b.yaml\n")
     result = run_tool("plan", TINY, "--sharding", tmp_path / "a.yaml")
     assert result.returncode == 2

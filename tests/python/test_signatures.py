@@ -56,7 +56,7 @@ def signed(request, made, keys, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_key(kind, signed, keys):
+def test_verify_accepts_every_kind_of_key(kind, signed, keys):
     folder, statement = signed
     sign(keys / kind, statement)
     result = run_ok("verify", folder, "--strict", "--signers", keys / "signers")
@@ -71,27 +71,27 @@ def refusal(*arguments, code=1):
     return result.stderr
 
 
-def test_a_stranger_signed(signed, keys):
+def test_verify_rejects_an_untrusted_signer(signed, keys):
     folder, statement = signed
     sign(keys / "stranger", statement)
     assert f"is intact, but its {statement.name} is signed by nobody whom " in refusal(
         folder, "--signers", keys / "signers")
 
 
-def test_nobody_signed(signed, keys):
+def test_verify_rejects_a_missing_signature(signed, keys):
     folder, statement = signed
     statement.with_name(statement.name + ".sig").unlink()
     assert "is not signed: there is no " in refusal(folder, "--signers", keys / "signers")
 
 
-def test_another_purpose(signed, keys):
+def test_verify_rejects_a_signature_for_another_namespace(signed, keys):
     folder, statement = signed
     sign(keys / "ed25519", statement, namespace="git")
     assert "is not what ed25519@example.org signed with the namespace `shardinit`" in refusal(
         folder, "--signers", keys / "signers")
 
 
-def test_another_folder_was_signed(keys, made, tmp_path):
+def test_verify_rejects_the_signature_of_another_folder(keys, made, tmp_path):
     """A consistent checkpoint with other values is rejected if it has another checkpoint's signature."""
     other = tmp_path / "other"
     run_ok("gen", made / "spec.yaml", "--set", "seed=1", "-o", other)
@@ -104,7 +104,7 @@ def test_another_folder_was_signed(keys, made, tmp_path):
     run_ok("verify", other, "--signers", keys / "signers", "--signature", folder / "manifest.json.sig")
 
 
-def test_every_byte_of_the_signature_matters(signed, keys):
+def test_verify_checks_every_byte_of_the_signature(signed, keys):
     folder, statement = signed
     signature = statement.with_name(statement.name + ".sig")
     good = signature.read_bytes()
@@ -118,7 +118,7 @@ def test_every_byte_of_the_signature_matters(signed, keys):
     refusal(folder, "--signers", keys / "signers")
 
 
-def test_damage_is_found_whoever_signed(made, keys, tmp_path):
+def test_verify_finds_damage_despite_a_signature(made, keys, tmp_path):
     folder = shutil.copytree(made / "checkpoint", tmp_path / "folder")
     sign(keys / "ed25519", folder / "manifest.json")
     with open(folder / "ranks/rank-00001.h5", "r+b") as file:
@@ -129,7 +129,7 @@ def test_damage_is_found_whoever_signed(made, keys, tmp_path):
     assert "is damaged" in refusal(folder, "--signers", keys / "signers")
 
 
-def test_mistakes(signed, keys, tmp_path, made):
+def test_verify_rejects_wrong_signature_options(signed, keys, tmp_path, made):
     folder, statement = signed
     signature = statement.with_name(statement.name + ".sig")
     assert "no keys that are trusted" in refusal(folder, "--signature", signature, code=2)
@@ -149,7 +149,7 @@ def refusal_without_path(*arguments):
     return result.stderr
 
 
-def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
+def test_equal_values_do_not_replace_a_signature(made, keys):
     """Matching the values of a spec does not replace a signature."""
     words = ["verify", made / "checkpoint", "--spec", made / "spec.yaml", "--signers", keys / "signers"]
     (made / "checkpoint/manifest.json.sig").unlink(missing_ok=True)
@@ -173,7 +173,7 @@ def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
 @pytest.mark.parametrize("script, how", [
     ("kill -9 $$", "was killed by signal 9"), ("exit 1", "exited with status 1"), ("exit 255", "exited with status 255"),
     ("exit 0", "exited with status 0"), ("case $2 in find*) echo a;; *) kill -11 $$;; esac", "was killed by signal 11")])
-def test_a_checker_that_decides_nothing(script, how, signed, keys, tmp_path):
+def test_ssh_keygen_without_verdict_is_not_a_forgery(script, how, signed, keys, tmp_path):
     """If ssh-keygen ends without a verdict, `verify` exits with 3 and does not call the signature forged."""
     folder, _ = signed
     (tmp_path / "bin").mkdir()
@@ -186,7 +186,7 @@ def test_a_checker_that_decides_nothing(script, how, signed, keys, tmp_path):
 
 @pytest.mark.parametrize("principals, signer", [
     ("!x@y,a@y", "a@y"), ("!a@y,a@y,b@y", "b@y"), ("!a@y,a@y", None), ("!a@y", None), ("a@y,!b@y", "a@y")])
-def test_patterns_that_exclude(principals, signer, signed, keys, tmp_path):
+def test_negated_patterns_exclude_signers(principals, signer, signed, keys, tmp_path):
     """A negated pattern excludes signers of a key."""
     folder, _ = signed
     (tmp_path / "signers").write_text(f"{principals} {(keys / 'ed25519.pub').read_text()}")

@@ -55,7 +55,7 @@ def words(array):
     return np.ascontiguousarray(array).view(WORDS[array.dtype.itemsize])
 
 
-def test_a_tensor_of_the_same_path_is_taken_byte_by_byte(tmp_path, model):
+def test_source_tensors_of_the_same_path_are_copied_exactly(tmp_path, model):
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}
 half.weight: {shape: [8, 6], init: {source: base}, dtype: bf16, shard: [null, t]}
@@ -72,7 +72,7 @@ double: {shape: [4], init: {source: base}, dtype: f64}
     run_ok("verify", tmp_path / "out")
 
 
-def test_another_type_is_rounded_once(tmp_path, model):
+def test_source_tensors_of_another_type_are_rounded_once(tmp_path, model):
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [20, 6], init: {source: base}, dtype: bf16}
 half.weight: {shape: [8, 6], init: {source: base}, dtype: f32}
@@ -95,7 +95,7 @@ double: {shape: [4], init: {source: base}}
     ("large: {shape: [2], init: {expr: \"source('base')\"}, dtype: f64}",
      "element [1] of `large` of source `base` is a whole number beyond 2^53, which f64 rounds"),
 ])
-def test_what_a_type_or_the_source_does_not_have_is_an_error(tmp_path, model, line, message):
+def test_source_elements_out_of_range_are_rejected(tmp_path, model, line, message):
     result = run_tool("gen", spec_of(tmp_path, line), "-o", tmp_path / "out")
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
@@ -125,14 +125,14 @@ FORMS = {"source": "hint: write it as in `source('base')` or `source('base', 'w'
     ("source('base', 'odd')", "`odd` of source `base` has the shape [5], but the tensor has [4]",
      "hint: give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`"),
 ])
-def test_calls_that_take_something_else(tmp_path, model, call, message, hint):
+def test_wrong_arguments_of_source_functions_are_rejected(tmp_path, model, call, message, hint):
     result = run_tool("digest", spec_of(tmp_path, f'w: {{shape: [4], init: {{expr: "{call}"}}}}'))
     first, *_, last = result.stderr.splitlines()
     assert result.returncode == 2 and first.endswith(f" error: {message}"), result.stderr
     assert last.strip() == (hint or "^" * len(call)), result.stderr
 
 
-def test_a_plan_of_an_element_without_an_index_is_read_again(tmp_path, model):
+def test_plan_with_a_scalar_source_can_be_read_again(tmp_path, model):
     """A plan whose only element comes from a scalar source, without an index, can be read again."""
     spec = spec_of(tmp_path, """w: {shape: [], init: {expr: "source('base', 'scalar') * 2"}}""")
     assert values_of(spec)["w"].view(np.float32) == 5
@@ -140,7 +140,7 @@ def test_a_plan_of_an_element_without_an_index_is_read_again(tmp_path, model):
     run_ok("diff", spec, tmp_path / "out/plan.json")
 
 
-def test_a_part_of_the_files(tmp_path):
+def test_sources_can_be_one_part_of_a_file(tmp_path):
     (tmp_path / "model").mkdir()
     both = {f"{path}.w": np.full((2, 3), value, np.float32) for path, value in (("model", 0), ("ema", 1))}
     both |= {f"optimizer.state.w.{name}": np.zeros((2, 3), np.float32) for name in ("exp_avg", "exp_avg_sq")}
@@ -156,7 +156,7 @@ def test_a_part_of_the_files(tmp_path):
     assert result.returncode == 2 and "has no part `emma` with tensors" in result.stderr, result.stderr
 
 
-def test_names_are_expressions_over_repeats(tmp_path, model):
+def test_source_names_may_contain_expressions(tmp_path, model):
     spec = spec_of(tmp_path, """
 layers:
   repeat: {layer: layers}
@@ -169,7 +169,7 @@ layers:
 
 @pytest.mark.parametrize("name, of", [("x.**", "x.b.c.w"), ("x.y.**", "x.y.c.w"), ("x.b.y.**", "x.b.y.w"),
                                       ("y.**", "y.b.c.w")])
-def test_a_name_goes_on_as_the_path(tmp_path, name, of):
+def test_source_name_patterns_follow_the_path(tmp_path, name, of):
     """A pattern drops as many parts of the tensor's own path as the name before `**` has, whatever they are."""
     names = ["x.b.c.w", "x.y.c.w", "x.b.y.w", "y.b.c.w", "x.w", "x.c.w", "x.y.w", "x.y.b.c.w", "x.a.b.c.w", "x.b.y.c.w"]
     (tmp_path / "model").mkdir()
@@ -179,7 +179,7 @@ def test_a_name_goes_on_as_the_path(tmp_path, name, of):
     assert made["a.b.c.w"].view(np.float32).tolist() == [names.index(of)] * 3
 
 
-def test_indices_are_expressions_over_elements(tmp_path, model):
+def test_source_indices_may_be_expressions(tmp_path, model):
     spec = spec_of(tmp_path, """
 tiled: {shape: [40, 12], init: {source: base, tensor: embed.weight, index: [i0 % 20, i1 % 6]}, shard: [t, null]}
 turned: {shape: [6, 20], init: {source: base, tensor: embed.weight, index: [i1, i0]}, shard: [null, t]}
@@ -197,7 +197,7 @@ everywhere: {shape: [8, 3], init: {source: base, tensor: scalar, index: []}, sha
     assert [each["tensor"] for each in read] == ["embed.weight", "ids", "scalar"]
 
 
-def test_expressions_compute_with_elements(tmp_path, model):
+def test_expressions_compute_with_source_elements(tmp_path, model):
     spec = spec_of(tmp_path, """
 mean: {shape: [4, 6], init: {expr: "0.25 * source('base', 'layers.0.w') + 0.75 * source('base', 'layers.3.w')"}}
 embed.weight: {shape: [20, 6], init: {expr: "source('base') + 0.01 * normal()"}}
@@ -225,7 +225,7 @@ def rows_like(table, rows, axis=0):
 
 
 @pytest.mark.parametrize("share", [None, 0, 0.5])
-def test_a_longer_vocabulary(tmp_path, model, share):
+def test_rows_like_extends_a_vocabulary(tmp_path, model, share):
     std = "" if share is None else f", std: {share}"
     spec = spec_of(tmp_path, f"""
 embed.weight: {{shape: [24, 6], init: {{parts: {{of: [{{source: base}}, {{rows_like: {{source: base{std}}}}}]}}}}, shard: [t]}}
@@ -250,7 +250,7 @@ turned: {{shape: [20, 9], init: {{parts: {{axis: 1, of: [{{source: base, tensor:
         assert np.array_equal(again["embed.weight"], made["embed.weight"])
 
 
-def test_rows_that_pad_a_table_do_not_count(tmp_path, model):
+def test_padding_rows_of_a_source_are_ignored(tmp_path, model):
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {rows_like: {source: base, rows: 15, std: 0}}]}}}
 """)
@@ -260,7 +260,7 @@ embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {ro
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_rows_like_different_rows_of_one_tensor(tmp_path, model, order):
+def test_rows_like_of_different_rows_of_one_tensor(tmp_path, model, order):
     """Statistics of some rows or one axis are not reused for others within a run."""
     wanted = [(axis, rows) for axis, most in ((0, 20), (1, 6)) for rows in (1, 2, 5, most)][::order]
     lines = []
@@ -287,7 +287,7 @@ def test_rows_like_different_rows_of_one_tensor(tmp_path, model, order):
     ("embed.weight: {shape: [9, 6], init: {parts: {of: [{source: base}, zeros]}}}", "the parts of `embed.weight` are longer"),
     ("embed.weight: {shape: [9, 6], init: {parts: {of: [ones, zeros]}}}", "the length of the part `ones` is not known"),
 ])
-def test_mistakes_have_both_places(tmp_path, model, line, message):
+def test_source_errors_name_spec_and_source(tmp_path, model, line, message):
     result = run_tool("validate", spec_of(tmp_path, line))
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert "spec.yaml:6:" in result.stderr
@@ -295,7 +295,7 @@ def test_mistakes_have_both_places(tmp_path, model, line, message):
         assert "the source is" in result.stderr
 
 
-def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
+def test_a_pinned_digest_rejects_changed_sources(tmp_path, model):
     line = "embed.weight: {shape: [20, 6], init: {source: base}}"
     everything = spec_of(tmp_path, "\n".join(
         f"{name}: {{shape: {list(value.shape)}, init: {{source: base}}, dtype: {dtype}}}"
@@ -326,7 +326,7 @@ def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
     assert result.returncode == 2 and "twice" in result.stderr, result.stderr
 
 
-def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
+def test_ranks_from_different_sources_conflict(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
                    head="mesh: {axes: {t: 2}}\n")
     out = tmp_path / "out"
@@ -359,7 +359,7 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     ({"keep": ["d", "n"], "omit": ["a", "c", "f", "e"]}, [[], ["layers.2.w"]]),
     ({"half": {"from": {"slice": {"axis": 0, "stop": 2, "of": "e"}}}, "keep": ["n", "f"], "omit": ["a", "c", "d", "e"]},
      [["embed.weight"], ["layers.3.w"]])])
-def test_what_a_rank_has_read_of_sources(tmp_path, model, layout, wanted):
+def test_receipts_list_the_source_tensors_of_a_rank(tmp_path, model, layout, wanted):
     """A receipt lists the source tensors that provide this rank's elements, whatever a layout does with them."""
     spec = spec_of(tmp_path, """
 n: {shape: [4, 6], init: {normal: {std: 1}}, stage: {t: 0}}
@@ -377,7 +377,7 @@ f: {shape: [20, 6], init: {source: base, tensor: embed.weight}, stage: {t: 0}}
     run_ok("verify", tmp_path / "out")
 
 
-def test_sources_that_have_the_same_names(tmp_path, model):
+def test_sources_may_have_equal_tensor_names(tmp_path, model):
     """Sources may contain the same names. A receipt omits sources with a digest."""
     values = {source: {f"layers.{i}.w": TENSORS[f"layers.{i}.w"] + 100 * n for i in (0, 1)}
               for n, source in enumerate(("base", "other", "pinned"))}
@@ -415,7 +415,7 @@ def test_sources_that_have_the_same_names(tmp_path, model):
     assert "rank 1 was made of `layers.0.w` of source `base` with SHA-256 " in result.stderr, result.stderr
 
 
-def test_ranks_of_norms_of_other_bytes(tmp_path, model):
+def test_ranks_with_norms_of_different_sources_conflict(tmp_path, model):
     """Ranks made from different bytes of a source conflict, even if one stores the tensor and the other only its
     norms."""
     spec = spec_of(tmp_path, """
@@ -431,7 +431,7 @@ g: {shape: [20, 1], init: {norms: {of: embed.weight}}, stage: {t: 0}}
     assert result.returncode == 4 and "is not one checkpoint" in result.stderr, result.stderr
 
 
-def test_a_truncated_source_is_an_error(tmp_path, model):
+def test_truncated_sources_are_rejected(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}")
     file = model / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-8])
@@ -439,7 +439,7 @@ def test_a_truncated_source_is_an_error(tmp_path, model):
     assert result.returncode in (2, 5) and "model.safetensors" in result.stderr, result.stderr
 
 
-def test_checkpoints_are_sources_too(tmp_path, model):
+def test_checkpoints_can_be_sources(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
                    head="mesh: {axes: {t: 4}}\n")
     values_of(spec)
@@ -452,7 +452,7 @@ def test_checkpoints_are_sources_too(tmp_path, model):
     assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
 
 
-def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
+def test_errors_name_the_folder_of_a_source_checkpoint(tmp_path, model):
     """An error names a checkpoint's folder, not the rank file with the tensor's first box."""
     first = spec_of(tmp_path, "w: {shape: [4, 6], init: ones, shard: [t]}", sources="", head="mesh: {axes: {t: 2}}\n")
     run_ok("gen", first, "-o", tmp_path / "first")
@@ -467,7 +467,7 @@ def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
     assert result.returncode == 2 and said in result.stderr, result.stderr
 
 
-def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path):
+def test_digest_check_continues_after_empty_tensors(tmp_path):
     """A tensor without elements has no digest, but the tensors before and after it are still compared."""
     values = {name: np.full((4, 6), n, np.float32) for n, name in enumerate("acdf")}
     nothing = {"b": np.zeros((0, 3), np.float32), "e": np.zeros((2, 0), np.float32)}
@@ -487,7 +487,7 @@ def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path
     assert np.array_equal(values_of(spec)["a"], words(values["a"]))
 
 
-def test_a_copied_rank_does_not_stand_beside_one_of_another_source(tmp_path, model):
+def test_resharded_and_generated_ranks_of_different_sources_conflict(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
                    head="mesh: {axes: {t: 2}}\n")
     run_ok("gen", spec, "-o", tmp_path / "first", "--mesh", "t=1")
@@ -499,7 +499,7 @@ def test_a_copied_rank_does_not_stand_beside_one_of_another_source(tmp_path, mod
     assert result.returncode == 4 and "rank 0 was copied" in result.stderr, result.stderr
 
 
-def test_plan_says_how_much_is_read(tmp_path, model):
+def test_plan_reports_bytes_read_from_sources(tmp_path, model):
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [24, 6], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}
 w: {shape: [4, 6], init: {expr: "source('base', 'layers.1.w') + source('base', 'half.weight', i0, i1)"}}
@@ -511,7 +511,7 @@ w: {shape: [4, 6], init: {expr: "source('base', 'layers.1.w') + source('base', '
 @pytest.mark.parametrize("option, message", [
     ("bose=model", "the spec declares no source `bose`"), ("base", "a source has the form `name=folder`"),
     ("base=missing", "there is no folder `missing`")])
-def test_folders_on_the_command_line(tmp_path, model, option, message):
+def test_source_option_names_the_folder(tmp_path, model, option, message):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {}")
     result = run_tool("validate", spec, "--source", option, cwd=tmp_path)
     assert result.returncode == 2 and message in result.stderr, result.stderr
@@ -520,7 +520,7 @@ def test_folders_on_the_command_line(tmp_path, model, option, message):
 
 
 @pytest.mark.parametrize("change", ["xor", "cut"])
-def test_a_source_that_changes_meanwhile_gives_its_first_values_or_an_error(tmp_path, model, change):
+def test_source_changed_during_gen_is_never_mixed(tmp_path, model, change):
     safetensors.numpy.save_file({"w": RNG.normal(size=(300, 256)).astype(np.float32)}, model / "model.safetensors")
     file = model / "model.safetensors"
     old = file.read_bytes()

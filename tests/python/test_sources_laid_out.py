@@ -46,7 +46,7 @@ def base(tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_source_in_the_layout_of_a_trainer(tmp_path, base, layout):
+def test_sources_can_be_in_a_trainers_layout(tmp_path, base, layout):
     spec, values = base
     run_ok("export", spec, "--to", "safetensors", "--layout", layout, "-o", tmp_path / "stored")
     stored = safetensors.numpy.load_file(tmp_path / "stored/model.safetensors")
@@ -66,7 +66,7 @@ def test_a_source_in_the_layout_of_a_trainer(tmp_path, base, layout):
 
 
 @pytest.mark.parametrize("format", ["dcp", "zarr"])
-def test_other_formats(tmp_path, base, format):
+def test_laid_out_sources_can_have_other_formats(tmp_path, base, format):
     spec, values = base
     layout = {"dcp": "torchtitan", "zarr": "kerashub"}[format]
     run_ok("export", spec, "--to", format, "--layout", layout, "-o", tmp_path / "stored")
@@ -74,7 +74,7 @@ def test_other_formats(tmp_path, base, format):
     assert all(np.array_equal(made[path], values[path]) for path in values)
 
 
-def test_rows_that_pad_a_vocabulary_are_none_of_its_rows(tmp_path, base):
+def test_vocabulary_padding_of_megatron_is_ignored(tmp_path, base):
     """Megatron's vocabulary is longer than the model's; the values of its extra rows are ignored."""
     spec, values = base
     run_ok("export", spec, "--to", "safetensors", "--layout", "megatron", "-o", tmp_path / "stored")
@@ -99,7 +99,7 @@ def test_rows_that_pad_a_vocabulary_are_none_of_its_rows(tmp_path, base):
         assert np.array_equal(made[path][300:].view(np.float32), np.broadcast_to((mean / 300).astype(np.float32), (10, 32)))
 
 
-def test_the_names_of_the_hub(tmp_path):
+def test_sources_can_have_the_names_of_the_hub(tmp_path):
     """On the Hub, Mixtral's experts are separate matrices. A Llama has the same names there as in the spec."""
     sizes = json.dumps({**SIZES, "experts": 4}).replace('"', "")
     spec = write(tmp_path, "base", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes,
@@ -126,7 +126,7 @@ def test_the_names_of_the_hub(tmp_path):
     assert run_ok("digest", again).stdout == run_ok("digest", dense).stdout
 
 
-def test_a_type_is_rounded_and_a_pin_is_of_what_is_stored(tmp_path, base):
+def test_laid_out_sources_are_rounded_and_pinned_as_stored(tmp_path, base):
     spec, values = base
     run_ok("export", spec, "--to", "safetensors", "--layout", "torch_dist", "-o", tmp_path / "stored")
     digest = run_ok("digest", tmp_path / "stored").stdout.strip().split("\n")[-1].split()[0]
@@ -157,7 +157,7 @@ def test_a_type_is_rounded_and_a_pin_is_of_what_is_stored(tmp_path, base):
     ("layout: megatron, spec: none.yaml", None, "none.yaml"),
     ("layout: megatron, spec: base.yaml", "output_layer.weight", "has no `output_layer.weight`"),
 ])
-def test_a_folder_that_does_not_fit_the_layout(tmp_path, base, source, change, message):
+def test_folders_that_do_not_match_the_layout_are_rejected(tmp_path, base, source, change, message):
     spec, _ = base
     run_ok("export", spec, "--to", "safetensors", "--layout", "megatron", "-o", tmp_path / "stored")
     (tmp_path / "stored/config.json").unlink()
@@ -173,7 +173,7 @@ def test_a_folder_that_does_not_fit_the_layout(tmp_path, base, source, change, m
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
-def test_a_layout_of_a_trainer_that_has_other_values(tmp_path, base):
+def test_source_layouts_with_scaled_values_are_rejected(tmp_path, base):
     """A source in MaxText's layout is rejected: its queries are divided by the root of the head size, which moving
     elements cannot undo."""
     run_ok("export", base[0], "--to", "safetensors", "--layout", "maxtext", "-o", tmp_path / "stored")
@@ -183,14 +183,14 @@ def test_a_layout_of_a_trainer_that_has_other_values(tmp_path, base):
         result.stderr and "new.yaml:" in result.stderr and "--inexact" in result.stderr, result.stderr
 
 
-def test_checkpoints_have_no_layout(tmp_path, base):
+def test_checkpoint_sources_reject_a_layout(tmp_path, base):
     new = write(tmp_path, "new", init=ALL, sources="{base: {path: base-out, layout: megatron, spec: base.yaml}}")
     result = run_tool("validate", new)
     assert result.returncode == 2 and "is a checkpoint" in result.stderr and "new.yaml:" in result.stderr
 
 
 @pytest.mark.parametrize("change", ["xor", "cut"])
-def test_a_source_that_changes_meanwhile(tmp_path, base, change):
+def test_laid_out_source_changed_during_gen_is_rejected(tmp_path, base, change):
     spec, _ = base
     run_ok("export", spec, "--to", "safetensors", "--layout", "kerashub", "-o", tmp_path / "stored")
     new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored, layout: kerashub, spec: base.yaml}}",
@@ -232,7 +232,7 @@ MODEL = {"layers.0.w": np.zeros((4, 6), np.float32), "layers.1.w": np.zeros((4, 
     ("{tensor: x, shapes: [3]}", "unknown key `shapes`"),
     ("layers.*.w", "is a mapping, not"),
 ])
-def test_what_a_source_must_have(tmp_path, wanted, message):
+def test_must_have_requires_source_tensors(tmp_path, wanted, message):
     safetensors.numpy.save_file(MODEL, tmp_path / "model.safetensors")
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\nname: x\ndtype: f32\nvars: {{d: 4}}\nsources:\n  base:\n    path: model.safetensors\n    must_have: [{wanted}]\n"
@@ -246,7 +246,7 @@ def test_what_a_source_must_have(tmp_path, wanted, message):
         assert "the source is" in result.stderr and "`d` is 4" in result.stderr
 
 
-def test_a_name_takes_the_rest_of_the_path(tmp_path):
+def test_double_star_takes_the_rest_of_the_path(tmp_path):
     safetensors.numpy.save_file({f"layers.{i}.a.w": np.full(3, i, np.float32) for i in range(4)}, tmp_path / "model.safetensors")
     spec = tmp_path / "spec.yaml"
     text = ("shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: model.safetensors}}\nmodules:\n  layers:\n"
@@ -262,7 +262,7 @@ def test_a_name_takes_the_rest_of_the_path(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["gen", "export", "digest"])
-def test_a_layout_with_other_values_takes_none_of_a_source(tmp_path, base, command):
+def test_only_convert_scales_values_for_a_layout(tmp_path, base, command):
     """`gen`, `export` and `digest` reject the layout `maxtext` for values from a source: MaxText stores other numbers,
     and only `convert` changes values."""
     run_ok("export", base[0], "--to", "safetensors", "-o", tmp_path / "stored")

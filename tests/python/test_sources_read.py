@@ -29,7 +29,7 @@ def spec_of(tmp_path, modules, path="model"):
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "zarr", "hdf5"])
 @pytest.mark.parametrize("mesh", [1, 3])
-def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
+def test_sources_are_checked_against_their_digests(tmp_path, form, mesh):
     """The record of an export or the receipts of a checkpoint are checked, for whole tensors and for shards by rows or
     columns."""
     table = RNG.normal(size=(30, 300)).astype(np.float32)
@@ -63,7 +63,7 @@ def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
     ("{expr: \"source('base', 'w', i1, i0) + index % 7\"}",
      lambda w: w.T + np.arange(w.size, dtype=np.float32).reshape(w.T.shape) % 7),
 ])
-def test_a_permuted_source_is_read_about_once(tmp_path, init, of):
+def test_permuted_sources_are_read_about_once(tmp_path, init, of):
     table = RNG.integers(-1000, 1000, size=(1024, 2048)).astype(np.float32)
     folder = source(tmp_path / "model", w=table, rows=np.arange(1024, dtype=np.float32)[::-1].copy())
     spec = spec_of(tmp_path, f"{{w: {{shape: [2048, 1024], init: {init}}}}}")
@@ -78,7 +78,7 @@ def test_a_permuted_source_is_read_about_once(tmp_path, init, of):
 @pytest.mark.parametrize("index", ["[6 - i0, i1]", "[i0, 4098 - i1]", "[i0, i1 ^ 1]",
                                    "[(i0 * 5) % 7, (i1 * 1021) % 4099]",
                                    "[(i0 * 5) % 7, ((i1 - i1 % 3) * 1021) % 4099]"])
-def test_any_order_gives_the_elements(tmp_path, index):
+def test_sources_can_be_read_in_any_order(tmp_path, index):
     """Elements are right in any order, also in orders that repeat cells, for more elements than one batch and a size
     that no power of two divides."""
     table = RNG.integers(0, 1 << 16, size=(7, 4099)).astype(np.float32)
@@ -100,7 +100,7 @@ ORDERS = {"i0 % 2 == 0": lambda i0: i0 % 2 == 0, "i0 < 200": lambda i0: i0 < 200
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_order_that_changes_within_a_block(tmp_path, order):
+def test_source_lookups_are_not_reused_wrongly(tmp_path, order):
     """Lookups for earlier elements are not reused for later ones, nor lookups of one call for the other."""
     a, b = (RNG.integers(0, 100, size=600 * 4096).astype(np.uint8) for _ in range(2))
     source(tmp_path / "model", a=a, b=b)
@@ -122,7 +122,7 @@ SPEC = ("{a: {shape: [600, 500], init: {source: base}}, b: {shape: [500, 600], i
 
 @pytest.mark.faults
 @pytest.mark.parametrize("change", ["xor", "cut", "swap"])
-def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
+def test_sources_changed_or_replaced_during_gen(tmp_path, change):
     folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
     file, other = folder / "model.safetensors", tmp_path / "other"
     old = file.read_bytes()
@@ -151,7 +151,7 @@ def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
 
 
 @pytest.mark.faults
-def test_runs_with_a_source_that_are_killed(tmp_path):
+def test_gen_with_a_source_resumes_after_sigkill(tmp_path):
     """After a run is killed anywhere, the same command completes it with the same bytes."""
     folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
     spec = spec_of(tmp_path, SPEC)
@@ -175,7 +175,7 @@ def test_runs_with_a_source_that_are_killed(tmp_path):
 @pytest.mark.faults
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("change", ["xor", "cut", "swap"])
-def test_conversions_to_another_layout_of_a_source_that_changes(tmp_path, change, recorded):
+def test_convert_rejects_sources_changed_meanwhile(tmp_path, change, recorded):
     """Transposed and joined tensors, with recorded digests and without."""
     folder = source(tmp_path / "in", a=RNG.normal(size=(600, 500)).astype(np.float32), b=RNG.normal(size=(70, 500)).astype(np.float32))
     if recorded:

@@ -89,7 +89,7 @@ def stored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_moments(name, tensors):
+def test_moments_match_the_distribution(name, tensors):
     x = tensors[name].astype(np.float64)
     n = x.size
     mean, variance, skew, kurtosis = (float(m) for m in CONTINUOUS[name].stats("mvsk"))
@@ -104,7 +104,7 @@ def test_moments(name, tensors):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_kolmogorov_smirnov(name, tensors):
+def test_values_pass_kolmogorov_smirnov(name, tensors):
     x = np.sort(tensors[name]).astype(np.float64)
     n = x.size
     cdf = CONTINUOUS[name].cdf(x)
@@ -113,7 +113,7 @@ def test_kolmogorov_smirnov(name, tensors):
     assert scipy.stats.kstwobign.sf(distance * n ** 0.5) > 1e-3
 
 
-def test_tails_of_the_normal(tensors):
+def test_normal_tails_match(tensors):
     z = tensors["normal"].astype(np.float64) / 0.02
     for cut in [3, 4, 4.5]:
         p = 2 * scipy.stats.norm.sf(cut)
@@ -121,7 +121,7 @@ def test_tails_of_the_normal(tensors):
     assert 4.8 < np.abs(z).max() < 7
 
 
-def test_bounds(tensors):
+def test_values_are_within_their_bounds(tensors):
     def between(name, low, high):
         assert low <= tensors[name].min() and tensors[name].max() <= high
 
@@ -155,7 +155,7 @@ def test_angles_of_normal_pairs_are_uniform(pair, tensors):
 
 
 @pytest.mark.parametrize("lag", [1, 2, 4, 8, COLUMNS])
-def test_no_correlation_at_a_distance(lag, tensors):
+def test_values_are_not_correlated_at_a_distance(lag, tensors):
     z = tensors["normal"].astype(np.float64) / 0.02
     assert abs((z[:-lag] * z[lag:]).mean()) < 5 / N ** 0.5
 
@@ -168,13 +168,13 @@ def test_tensors_are_independent(tensors):
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64], ids=lambda t: t.__name__)
 @pytest.mark.parametrize("name", ["normal", "subnormal", "uniform", "truncated"])
-def test_storage_is_one_rounding_of_f32(name, dtype, stored):
+def test_storage_rounds_f32_once(name, dtype, stored):
     expected = stored["f32"][name].astype(dtype)
     actual = stored[{"bfloat16": "bf16", "float16": "f16", "float64": "f64"}[dtype.__name__]][name]
     assert actual.dtype == expected.dtype
     assert actual.tobytes() == expected.tobytes()
 
 
-def test_subnormals_were_there(stored):
+def test_f16_stores_subnormals(stored):
     small = np.abs(stored["f16"]["subnormal"].astype(np.float32))
     assert ((small > 0) & (small < 2.0 ** -14)).any()

@@ -51,7 +51,7 @@ def stats(made):
 
 @pytest.mark.parametrize("name, dtype", [(name, dtype) for name in INITS for dtype in FLOATS] +
                          [("digits", dtype) for dtype in INTEGERS])
-def test_moments_and_quantiles(name, dtype, made, stats):
+def test_stats_reports_moments_and_quantiles(name, dtype, made, stats):
     with h5py.File(made / "out/index.h5") as file:
         values = read_raw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
     found = stats[f"{name}.{dtype}"]
@@ -70,7 +70,7 @@ def test_moments_and_quantiles(name, dtype, made, stats):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["normal", "uniform", "truncated"])
-def test_fit(name, dtype, made, stats):
+def test_stats_fits_the_declared_distribution(name, dtype, made, stats):
     declared, found = INITS[name][1], stats[f"{name}.{dtype}"]
     assert found["declared"]["mean"] == pytest.approx(declared.mean(), rel=1e-12, abs=1e-15)
     assert found["declared"]["std"] == pytest.approx(declared.std(), rel=1e-12)
@@ -83,7 +83,7 @@ def test_fit(name, dtype, made, stats):
     assert 1e-4 < found["ks"]["probability"] <= 1
 
 
-def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
+def test_stats_of_a_checkpoint_equal_its_specs(made, stats):
     read = {t["path"]: t for t in run_json("stats", made / "out")["tensors"]}
     assert read.keys() == stats.keys()
     for path, found in read.items():
@@ -93,12 +93,12 @@ def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
         assert found == {k: v for k, v in stats[path].items() if k not in ("mean", "std")}
 
 
-def test_threads(made):
+def test_stats_do_not_depend_on_threads(made):
     command = ["stats", made / "spec.yaml", "--set", "vars.rows=5000", "--json", "--only", "*.f32"]
     assert run_ok(*command, "--jobs", 1).stdout == run_ok(*command, "--jobs", 5).stdout
 
 
-def test_padding_is_no_value_of_a_tensor(tmp_path):
+def test_stats_ignore_padding(tmp_path):
     """`stats` of a spec measures tensors as drawn, without the padding of `uneven: pad`."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: padded\nmesh: {axes: {data: 4}}\nuneven: pad\nmodules:\n"
@@ -110,7 +110,7 @@ def test_padding_is_no_value_of_a_tensor(tmp_path):
     assert stored["shape"] == [8, 1000] and stored["min"] == 0 and stored["ks"] is stored["declared"] is None
 
 
-def test_other_values_are_found(made, tmp_path):
+def test_stats_finds_values_not_as_declared(made, tmp_path):
     run_ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--set", "mesh.axes.a=1", "--set", "mesh.axes.b=1")
     path = tmp_path / "out/ranks/rank-00000.h5"
     with h5py.File(path) as file:
@@ -146,7 +146,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("layout", [[], ["--layout", "all"]], ids=["drawn", "stored"])
-def test_only_elements_of_files_and_sources_may_be_no_numbers(layout, tmp_path):
+def test_stats_accepts_nonfinite_values_only_from_files(layout, tmp_path):
     numbers = np.arange(16, dtype="<f4").reshape(4, 4)
     numbers[2, 1] = np.inf
     (tmp_path / "base").mkdir()
@@ -169,7 +169,7 @@ def test_only_elements_of_files_and_sources_may_be_no_numbers(layout, tmp_path):
     assert {t["path"] for t in tensors if not t["as_declared"]} == (DRAWN.keys() if layout else {"drawn", "zeros"})
 
 
-def test_a_missing_rank(made, tmp_path):
+def test_stats_reports_a_missing_rank(made, tmp_path):
     run_ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--ranks", "0-4")
     result = run_tool("stats", tmp_path / "out")
     assert result.returncode == 2
@@ -178,7 +178,7 @@ def test_a_missing_rank(made, tmp_path):
 
 @pytest.mark.parametrize("locale, bar", [({}, "#"), ({"LANG": "en_US.UTF-8"}, "█"),
                                          ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, "#")])
-def test_histogram(locale, bar, made):
+def test_stats_prints_a_histogram(locale, bar, made):
     text = run_ok("stats", made / "spec.yaml", "--only", "normal.bf16", env=locale).stdout
     lines = [line for line in text.splitlines() if bar in line]
     assert len(lines) >= 12 and max(map(len, lines)) == 80

@@ -43,7 +43,7 @@ def measured(folder, state, *options, prefix=""):
     return {t["path"]: t for t in result.pop("tensors")}, result
 
 
-def test_initial_tensors(trained):
+def test_stats_marks_tensors_that_are_still_initial(trained):
     folder, state = trained
     found, rest = measured(folder, state)
     assert {name: t["is_initial"] for name, t in found.items()} == {
@@ -59,7 +59,7 @@ def test_initial_tensors(trained):
     assert [name for name, t in found.items() if t["is_initial"]] == ["a.norm"]
 
 
-def test_one_bit_is_a_change(trained):
+def test_stats_notices_one_changed_bit(trained):
     folder, state = trained
     state["a.still"].view(torch.int16)[63, 31] ^= 1
     state["a.bias"] = -torch.zeros(32, dtype=torch.bfloat16)
@@ -69,7 +69,7 @@ def test_one_bit_is_a_change(trained):
     assert "no tensor is exactly as small initializes it\n1 tensor has one number in all its elements: a.bias (0)\n" in text
 
 
-def test_a_spec_has_no_nan(trained):
+def test_stats_reports_nan_as_not_declared(trained):
     folder, state = trained
     state["a.still"][3, 5] = state["a.norm"][3] = float("nan")
     state |= {"scalar": torch.tensor(2.0), "one": torch.ones(1, 1)}  # not reported as constants
@@ -82,7 +82,7 @@ def test_a_spec_has_no_nan(trained):
     assert text.count("-, 1 NaN\n") == 2 and "\n1 tensor has one number in all its elements: a.bias" in text
 
 
-def test_what_cannot_be_compared_is_said(trained):
+def test_stats_lists_tensors_it_cannot_compare(trained):
     folder, state = trained
     del state["a.up"]
     state.update({"a.still": state["a.still"].float(), "b": torch.arange(3.0)})
@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_is_said(trained):
         assert measured(folder, state, "--only", only)[1] == {**nothing, **of}, only
 
 
-def test_layout_and_checkpoint(trained):
+def test_stats_compares_layouts_and_checkpoints(trained):
     folder, state = trained
     state["a.up_still"] = torch.cat([state.pop("a.up"), state.pop("a.still")])
     found, rest = measured(folder, state, "--layout", "both")
@@ -108,7 +108,7 @@ def test_layout_and_checkpoint(trained):
     assert len(own) == 4 and all(t["is_initial"] for t in own)
 
 
-def test_names_under_a_prefix(trained):
+def test_stats_finds_the_model_under_a_prefix(trained):
     """PyTorch's checkpoints may contain the model under `model`, whether or not the spec does."""
     folder, state = trained
     checkpoint.save({"model": state, "optim": {"x": torch.ones(2)}}, checkpoint_id=folder / "dcp", no_dist=True)
@@ -121,7 +121,7 @@ def test_names_under_a_prefix(trained):
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])
-def test_the_page_counts_what_is_printed(trained, is_wrong):
+def test_stats_page_has_the_printed_counts(trained, is_wrong):
     folder, state = trained
     state["a.norm"] = state["a.norm"].float()
     state |= {f"u.{n}.w": torch.arange(3.0) for n in range(11)}
@@ -144,7 +144,7 @@ def test_the_page_counts_what_is_printed(trained, is_wrong):
     assert f"11 tensors are not in small: {', '.join(names[:8])} and 3 more\n" in printed
 
 
-def test_usage(trained):
+def test_stats_rejects_wrong_arguments(trained):
     folder, state = trained
     measured(folder, state)
     for arguments, message in [

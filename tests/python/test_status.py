@@ -55,7 +55,7 @@ def stopped(tmp_path):
     run.wait()
 
 
-def test_bytes_of_no_rank(spec, tmp_path):
+def test_status_counts_no_bytes_without_receipts(spec, tmp_path):
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "1")
     (out / "ranks/rank-00001.json").unlink()
@@ -63,7 +63,7 @@ def test_bytes_of_no_rank(spec, tmp_path):
     assert (status["ranks_done"], status["bytes_done"], status["missing_ranks"]) == (0, 0, "0-3")
 
 
-def test_bytes(spec, tmp_path):
+def test_status_counts_bytes(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "1-2")
     status = run_json("status", tmp_path / "out")
     assert (status["bytes"], status["bytes_done"]) == (BYTES, BYTES // 2 - 128) and status["unfinished"] == status["stuck"] == []
@@ -73,7 +73,7 @@ def test_bytes(spec, tmp_path):
     assert status["bytes"] == status["bytes_done"] == BYTES
 
 
-def test_stuck_ranks(stopped):
+def test_status_reports_a_stuck_rank(stopped):
     out = stopped
     status = run_json("status", out, "--stuck", "0.5")
     assert [each["rank"] for each in status["unfinished"]] == [2] and 0 <= status["unfinished"][0]["age"] < 60
@@ -97,7 +97,7 @@ def test_stuck_ranks(stopped):
     assert run_json("status", out)["unfinished"] == []
 
 
-def test_several_stuck_ranks(stopped, spec, tmp_path):
+def test_status_sorts_stuck_ranks_by_age(stopped, spec, tmp_path):
     """Ranks are sorted with the oldest first, and text output lists five."""
     name = next(stopped.glob("ranks/*rank-00002.h5*")).name
     out = tmp_path / "many"
@@ -134,7 +134,7 @@ def first_line(*words):
 
 
 @pytest.mark.parametrize("words, stuck", [((), [3, 1]), (("--stuck", "700"), [3]), (("--stuck", "1e4"), [])])
-def test_every_form_tells_the_same_of_stuck_ranks(spec, tmp_path, words, stuck):
+def test_all_formats_report_the_same_stuck_ranks(spec, tmp_path, words, stuck):
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "0")
     now = time.time()
@@ -163,7 +163,7 @@ def test_every_form_tells_the_same_of_stuck_ranks(spec, tmp_path, words, stuck):
     assert written == {str(rank): pytest.approx(now - age, abs=0.01) for rank, age in ((1, 430), (2, 5), (3, 910))}
 
 
-def test_watch_tells_which_parts_are_missing(spec, tmp_path):
+def test_watch_lists_missing_parts(spec, tmp_path):
     """`--watch --missing-parts` lists the parts that are missing at each look."""
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "0-2")
@@ -182,7 +182,7 @@ def test_watch_tells_which_parts_are_missing(spec, tmp_path):
     assert {name: looks[-1][name] for name in expected} == expected
 
 
-def test_of_many_ranks_people_see_the_first(spec, tmp_path):
+def test_text_output_shortens_long_rank_lists(spec, tmp_path):
     """`finalize` lists the first twenty ranges of missing ranks, and `status` prints numbers with commas."""
     out = tmp_path / "out"
     run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, range(1, 44, 2))))
@@ -198,7 +198,7 @@ def test_of_many_ranks_people_see_the_first(spec, tmp_path):
     assert first_line(out).startswith("1,122 of 4,096 ranks, ")
 
 
-def test_watch(spec, tmp_path):
+def test_watch_prints_json_until_complete(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     begin = time.monotonic()
     watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN, text=True,
@@ -232,7 +232,7 @@ def test_watch(spec, tmp_path):
     assert looks[-1]["bytes_done"] == BYTES and looks[-1]["seconds_left"] == 0
 
 
-def test_watch_for_people(spec, tmp_path):
+def test_watch_prints_text_until_complete(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0-2")
     watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True, stdout=subprocess.PIPE)
     assert watch.stdout.readline() == "3 of 4 ranks, 786.7 kB of 1.0 MB\n"
@@ -251,7 +251,7 @@ def test_watch_waits_for_the_manifest(spec, tmp_path):
     assert watch.stdout.read().endswith("complete\n") and watch.wait(60) == 0
 
 
-def test_watch_is_interrupted(spec, tmp_path):
+def test_watch_ends_on_sigint(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch"], env=CLEAN, text=True, stdout=subprocess.PIPE)
     watch.stdout.readline()
@@ -259,7 +259,7 @@ def test_watch_is_interrupted(spec, tmp_path):
     assert watch.wait(5) == -signal.SIGINT
 
 
-def test_watch_in_a_terminal(spec, tmp_path):
+def test_watch_repaints_its_line_in_a_terminal(spec, tmp_path):
     """The line is repainted, and the last one stays."""
     run_ok("gen", spec, "-o", tmp_path / "out")
     with Terminal(BINARY, "status", tmp_path / "out", "--watch") as terminal:
@@ -267,7 +267,7 @@ def test_watch_in_a_terminal(spec, tmp_path):
     assert "\r4 of 4 ranks, 1.0 MB of 1.0 MB, complete\x1b[K" in text and text.endswith("\n")
 
 
-def test_watch_paints_one_line_until_it_is_complete(spec, tmp_path):
+def test_watch_repaints_one_line_until_complete(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     with Terminal(BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1") as terminal:
         for _ in range(3):
@@ -293,7 +293,7 @@ def metrics_of(text):
     return {f.name: {tuple(sorted(s.labels.items())): s.value for s in f.samples} for f in families}
 
 
-def test_prometheus(spec, tmp_path):
+def test_status_prints_prometheus_metrics(spec, tmp_path):
     out = tmp_path / NAME
     run_ok("gen", spec, "-o", out, "--ranks", "1-2")
     metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
@@ -313,7 +313,7 @@ def test_prometheus(spec, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([NAME, "shardinit.prom", "spec.yaml"])
 
 
-def test_prometheus_of_stuck_ranks(stopped):
+def test_prometheus_metrics_count_stuck_ranks(stopped):
     out = stopped
     partial = next(out.glob("ranks/*rank-00002.h5*"))
     os.utime(partial, (1.5e9, 1.5e9 + 0.25))
@@ -323,7 +323,7 @@ def test_prometheus_of_stuck_ranks(stopped):
         (("folder", str(out)), ("name", "status"), ("rank", "2")): 1.5e9 + 0.25}
 
 
-def test_a_folder_that_is_not_utf8(spec, tmp_path):
+def test_prometheus_escapes_folders_that_are_not_utf8(spec, tmp_path):
     out = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffb"))
     run_ok("gen", spec, "-o", out)
     metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
@@ -335,7 +335,7 @@ def test_a_folder_that_is_not_utf8(spec, tmp_path):
     (["--watch", "--missing-parts", "4"], "nothing but the parts"), (["--prometheus", "--missing-parts", "4"], "nothing but the parts"),
     (["--every", "0"], "seconds above 0"), (["--every", "nan"], "seconds above 0"), (["--stuck", "-1"], "seconds above 0"),
     (["--stuck", "1e300"], "seconds above 0"), (["--stuck", "1x"], "seconds above 0")])
-def test_mistakes(spec, tmp_path, words, message):
+def test_status_rejects_wrong_options(spec, tmp_path, words, message):
     run_ok("gen", spec, "-o", tmp_path / "out")
     result = run_tool("status", tmp_path / "out", *words)
     told, _, hint = result.stderr.partition("\n")

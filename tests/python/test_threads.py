@@ -62,7 +62,7 @@ def run(binary, words, folder):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_race(name, inputs, tmp_path):
+def test_commands_have_no_data_race(name, inputs, tmp_path):
     words, made = COMMANDS[name], []
     for binary in (WATCHED, BINARY):
         out = tmp_path / binary.parents[1].name
@@ -72,7 +72,7 @@ def test_no_race(name, inputs, tmp_path):
     assert made[0] == made[1]
 
 
-def test_no_race_in_buckets(inputs, object_store):  # noqa: F811
+def test_bucket_commands_have_no_data_race(inputs, object_store):  # noqa: F811
     """Threads upload parts and read ranges of several files."""
     for words in (["gen", TINY, "-o", "s3://bucket/models/tiny"],
                   ["verify", "s3://bucket/models/tiny"],

@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     return where
 
 
-def test_tied_tensors_have_the_values_of_the_other(folder):
+def test_tied_tensors_have_equal_values(folder):
     tensors = {path: words for path, (_, words) in reassemble(folder / "out").items()}
     assert np.array_equal(tensors["head"], tensors["table"])
     for i in range(3):
@@ -45,7 +45,7 @@ def test_tied_tensors_have_the_values_of_the_other(folder):
     assert not np.array_equal(tensors["layers.0.bias"], tensors["layers.1.bias"])
 
 
-def test_values_of_the_other_do_not_change(folder, tmp_path):
+def test_ties_do_not_change_the_first_tensor(folder, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC.replace(", tie: table", "").replace(", tie: layers.0.weight", ""))
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -53,7 +53,7 @@ def test_values_of_the_other_do_not_change(folder, tmp_path):
         assert np.array_equal(read_tensor(tmp_path / "out", path), read_tensor(folder / "out", path))
 
 
-def test_what_is_tied_can_be_verified_resharded_and_explained(folder, tmp_path):
+def test_commands_work_with_tied_tensors(folder, tmp_path):
     run_ok("verify", folder / "out", "--spec", folder / "spec.yaml")
     run_ok("reshard", folder / "out", "-o", tmp_path / "other", "--mesh", "a=1,b=1")
     run_ok("verify", tmp_path / "other")
@@ -62,7 +62,7 @@ def test_what_is_tied_can_be_verified_resharded_and_explained(folder, tmp_path):
     assert len(keys) == 1
 
 
-def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
+def test_equal_keys_without_a_tie_are_rejected(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC + "  other: {shape: [12, 8], init: base, key: old.name}\n")
     result = run_tool("validate", spec)
@@ -72,7 +72,7 @@ def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["a", "tied", "keyed"])), ids="-".join)
 @pytest.mark.parametrize("others", ["", "first", "last"])
-def test_who_is_tied_and_who_takes_the_same_numbers(tmp_path, order, others):
+def test_ties_and_equal_keys_are_told_apart(tmp_path, order, others):
     """A tied tensor may share its stream and a tensor with equal `key` may not, in any order and next to other tied
     pairs."""
     keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}
@@ -93,7 +93,7 @@ def test_who_is_tied_and_who_takes_the_same_numbers(tmp_path, order, others):
 @pytest.mark.parametrize("engine, key", [
     ("jax_threefry", "{jax: {seed: 3, fold_in: 2}}"),
     ("torch_cpu", "{torch: {position: 40}}")])
-def test_the_first_of_a_repeat_has_the_key(engine, key, tmp_path):
+def test_first_tensor_of_a_tied_repeat_has_the_key(engine, key, tmp_path):
     head = f"shardinit: 1\nname: ties\ndtype: f32\nengine: {engine}\nmodules:\n"
     tensor = "{shape: [9], init: {uniform: {low: 0, high: 1}}"
     (tmp_path / "spec.yaml").write_text(
@@ -112,7 +112,7 @@ def test_the_first_of_a_repeat_has_the_key(engine, key, tmp_path):
     assert result.returncode == 2 and "a tensor with `tie` has the other tensor's `key`" in result.stderr
 
 
-def test_all_of_a_repeat_are_the_first_in_the_order_of_pytorch(tmp_path):
+def test_tied_repeats_draw_once_in_pytorch_order(tmp_path):
     text = ("shardinit: 1\nname: ties\ndtype: f32\nengine: torch_cpu\nmodules:\n"
             "  before: {shape: [9], init: {uniform: {low: 0, high: 1}}}\n"
             "  layers:\n    repeat: {i: 2}\n    w: {shape: [9], init: {uniform: {low: 0, high: 1}}, tie: layers.0.w}\n")
@@ -124,7 +124,7 @@ def test_all_of_a_repeat_are_the_first_in_the_order_of_pytorch(tmp_path):
         assert np.array_equal(read_tensor(tmp_path / "out", f"layers.{i}.w"), read_tensor(tmp_path / "alone", "layers.0.w"))
 
 
-def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
+def test_tied_tensors_share_a_jax_key(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: ties\ndtype: f32\nengine: jax_threefry\nmodules:\n"
                     "  a: {shape: [9], init: {normal: {std: 1}}, key: {jax: {seed: 3, fold_in: 2}}}\n"
@@ -137,7 +137,7 @@ def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
 
 
 @pytest.mark.parametrize("layout", [[], ["--layout", "rows"]])
-def test_values_of_a_folder_are_drawn_by_no_key(tmp_path, layout):
+def test_convert_records_no_keys_of_tied_tensors(tmp_path, layout):
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
         "  a: {shape: [4], init: {normal: {std: 1}}}\n"

@@ -82,13 +82,13 @@ def calls(case):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mesh", [{"x": 1}, {"x": 2, "y": 2}, {"x": 3}])
-def test_calls(seed, mesh, tmp_path):
+def test_torch_cpu_matches_random_calls(seed, mesh, tmp_path):
     case = Case(seed, list(mesh))
     calls(case)
     case.check(gen_ok(spec_of(seed, mesh, case.lines), tmp_path))
 
 
-def test_large_tensors_on_several_threads(tmp_path):
+def test_torch_cpu_matches_for_large_tensors(tmp_path):
     case = Case(3, ["null", "x"])
     normal = "{normal: {std: 0.02}}"
     case.add([2**20 + 3], normal, "f32", lambda t: t.normal_(0, 0.02))
@@ -129,7 +129,7 @@ MODULES = """\
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_constructor(seed, dtype, tmp_path):
+def test_torch_cpu_matches_a_constructor(seed, dtype, tmp_path):
     torch.set_default_dtype(TYPES[dtype])
     try:
         torch.manual_seed(seed)
@@ -143,7 +143,7 @@ def test_a_constructor(seed, dtype, tmp_path):
         assert np.array_equal(made[path][1].view(expected.dtype).ravel(), expected.ravel()), path
 
 
-def test_numbers_that_no_tensor_keeps(tmp_path):
+def test_keys_can_skip_numbers(tmp_path):
     """A key can name a position in the stream, with the second number of a pair if one is left over."""
     torch.manual_seed(5)
     torch.empty(1000).normal_()
@@ -160,7 +160,7 @@ modules:
         assert np.array_equal(made[path][1].view(np.float32), tensor.numpy()), path
 
 
-def test_a_part_far_behind_alone(tmp_path):
+def test_a_rank_far_into_the_stream_is_right(tmp_path):
     """One of many ranks is right, for a tensor 50 million words into the stream; PyTorch draws all words."""
     torch.manual_seed(11)
     torch.empty(50_000_000).uniform_()
@@ -176,7 +176,7 @@ modules:
         assert np.array_equal(read_raw(part).view(np.float32), whole[24:32, 3750:5000].numpy())
 
 
-def test_the_plan_has_the_places(tmp_path):
+def test_plan_stores_stream_positions(tmp_path):
     """The plan stores positions, so the pass over a truncated distribution happens once."""
     lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
              "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
@@ -192,7 +192,7 @@ def test_the_plan_has_the_places(tmp_path):
     run_ok("verify", folder)
 
 
-def test_other_names_and_programs(tmp_path):
+def test_torch_cpu_is_short_for_its_full_name(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
                     .replace("torch_cpu", "torch_cpu/2.13/avx2"))
@@ -203,7 +203,7 @@ def test_other_names_and_programs(tmp_path):
     assert done.returncode != 0 and "programs do not have the engine `torch_cpu/2.13/avx2`" in done.stderr
 
 
-def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
+def test_tied_tensors_take_no_numbers(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD + """modules:
   head: {shape: [5, 7], init: {normal: {std: 1}}, tie: table}
   first: {shape: [40], init: {normal: {std: 1}}}
@@ -271,7 +271,7 @@ FLOATS = {"f32": "", "bf16": "_bf16", "f16": "_f16", "f64": "_f64"}
 
 
 @pytest.mark.parametrize("seed, ranks", [(0, 1), (42, 3), (2**63 + 5, 2)])
-def test_numbers_by_their_place(tmp_path, seed, ranks):
+def test_expressions_draw_by_position(tmp_path, seed, ranks):
     elements = Elements(seed)
     for dtype, suffix in FLOATS.items():
         kind, wide = TYPES[dtype], dtype == "f64"
@@ -322,7 +322,7 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
     elements.check(tmp_path, ranks)
 
 
-def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
+def test_expressions_use_the_left_over_normal(tmp_path):
     elements = Elements(5)
 
     def left(n, of):
@@ -334,7 +334,7 @@ def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
     elements.check(tmp_path, 1)
 
 
-def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
+def test_keys_can_skip_words_after_a_tensor(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD + """modules:
   cut: {shape: [1000], init: {trunc_normal: {std: 1, a: -1, b: 1}}}
   first: {shape: [40], init: {normal: {std: 1}}, key: {torch: {skip: 32}}}
@@ -356,7 +356,7 @@ def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
+def test_matrices_match_a_constructor(tmp_path, ranks):
     lines = ["sparse: {shape: [40, 30], init: {sparse: {sparsity: 0.33, std: 0.5}}, shard: [a]}",
              "half: {shape: [3, 4], dtype: bf16, init: {sparse: {sparsity: 0.5, std: 1}}, shard: [a]}",
              "high: {shape: [50, 2, 10], init: {orthogonal: {gain: 1.5}}, shard: [a]}",
@@ -381,7 +381,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
 
 
 @pytest.mark.parametrize("gain", ["0", "-0.0"])
-def test_a_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
+def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     """PyTorch draws the matrix even with gain 0, and zeros keep the signs of its elements."""
     lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}", "after: {shape: [7], init: {normal: {std: 1}}}"]
     torch.manual_seed(5)
@@ -420,7 +420,7 @@ def test_a_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     ("torch_normal(0, -1, 40, i0, 0, -1)", "`std` is -1, but must be at least 0"),
     ("torch_normal(0, -1, 40, i0)", "takes 6 arguments"),
 ])
-def test_mistakes_in_places(tmp_path, expression, message):
+def test_wrong_stream_positions_are_rejected(tmp_path, expression, message):
     (tmp_path / "spec.yaml").write_text(HEAD + f'modules:\n  t: {{shape: [40], init: {{expr: "{expression}"}}}}\n')
     result = run_tool("digest", tmp_path / "spec.yaml")
     assert result.returncode == 2 and message in result.stderr, result.stderr
@@ -428,7 +428,7 @@ def test_mistakes_in_places(tmp_path, expression, message):
 
 @pytest.mark.parametrize("init, of_rows", [("{sparse: {sparsity: 0.5, std: 1}}", True),
                                            ("{expr: 'torch_permutation(0, ROWS, i0)'}", False)])
-def test_the_largest_permutation(tmp_path, init, of_rows):
+def test_permutations_have_a_limit(tmp_path, init, of_rows):
     """A permutation may have up to 2^28 - 1 rows; 2^28 rows are rejected."""
     for rows in (2**28 - 1, 2**28):
         (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [{rows}, 3], "
@@ -456,7 +456,7 @@ ROWS_FIRST = "PyTorch has the first dimension for the rows, and all others for t
     ("{shape: [8], init: {expr: 'normal()'}}",
      "PyTorch has no such draws; write `torch_normal(…)` or another of its functions"),
 ])
-def test_what_pytorch_does_not_draw(tmp_path, tensor, message):
+def test_tensors_that_pytorch_cannot_draw_are_rejected(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {tensor}\n")
     result = run_tool("validate", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "engine `torch_cpu/2.13/avx2` cannot draw `t`" in result.stderr, result.stderr
@@ -469,7 +469,7 @@ def test_what_pytorch_does_not_draw(tmp_path, tensor, message):
     ("{trunc_normal: {std: 1}}", '"low": -2', '"low": 1.9'),
     ("{normal: {std: 1}}", '"position": 0', f'"position": {2**62 + 1}'),
 ])
-def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong):
+def test_plans_that_pytorch_cannot_draw_are_rejected(tmp_path, init, was, wrong):
     (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8, 8], init: {init}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     plan = tmp_path / "out/plan.json"
@@ -479,7 +479,7 @@ def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong
     assert result.returncode == 5 and "the engine cannot draw `t` with this key" in result.stderr, result.stderr
 
 
-def test_plans_have_the_whole_name_of_an_engine(tmp_path):
+def test_plan_names_the_engine_version(tmp_path):
     """A plan names the engine's version, because `torch_cpu` means another engine in the next version."""
     (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8], init: {{normal: {{std: 1}}}}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
@@ -489,14 +489,14 @@ def test_plans_have_the_whole_name_of_an_engine(tmp_path):
     assert result.returncode == 5 and "unknown engine `torch_cpu`" in result.stderr, result.stderr
 
 
-def test_other_engines_do_not_have_them(tmp_path):
+def test_torch_functions_need_the_torch_cpu_engine(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
     result = run_tool("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "engine `philox4x32` does not have" in result.stderr
 
 
-def test_places_have_an_end(tmp_path):
+def test_stream_positions_have_a_limit(tmp_path):
     last = 2**62
     spec = tmp_path / "spec.yaml"
     text = HEAD + """modules:

@@ -32,7 +32,7 @@ def same(made, wanted):
 
 
 @pytest.mark.parametrize("kind", [None, "fused"])
-def test_llama(kind):
+def test_torchtitan_llama_matches_the_layout(kind):
     llama3 = titan("torchtitan.models.llama3")
     config = llama_config(llama3, kind)
     stored, drawn = tensors_of("llama", "torchtitan"), tensors_of("llama", "")
@@ -45,7 +45,7 @@ def test_llama(kind):
     same(llama3.Llama3StateDictAdapter(config, None).from_hf(drawn), stored)
 
 
-def test_deepseek():
+def test_torchtitan_deepseek_matches_the_layout():
     deepseek = titan("torchtitan.models.deepseek_v3")
     config = deepseek_config(deepseek)
     stored, drawn, hub = (tensors_of("deepseek", layout) for layout in ("torchtitan", "", "hub"))

@@ -84,12 +84,12 @@ def cases(losses, how):
     return {(model, mesh): losses[model, mesh, how] for model, mesh in CASES}
 
 
-def test_first_losses_of_an_initial_load_path(losses):
+def test_first_losses_after_initial_load_path(losses):
     wanted = cases(losses, "by hand")
     for (model, _), three in wanted.items():
         assert len(set(three)) == 3 and three != losses[model, "one", "fresh"]
     assert cases(losses, "dcp") == wanted
 
 
-def test_first_losses_of_an_initial_load_in_hf(losses):
+def test_first_losses_after_initial_load_in_hf(losses):
     assert cases(losses, "safetensors") == cases(losses, "by hand")

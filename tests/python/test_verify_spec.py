@@ -57,7 +57,7 @@ def verify(folder, spec, *arguments):
     ["gen"],
     ["gen", "--mesh", "a=3,b=5", "--replicas", "full"],
 ], ids=" ".join)
-def test_equal(make, spec, tensors, tmp_path):
+def test_verify_finds_own_folders_equal(make, spec, tensors, tmp_path):
     run_ok(make[0], spec, "-o", tmp_path / "out", *make[1:])
     result = run_json("verify", tmp_path / "out", "--spec", spec)
     assert result["equal"] and result["findings"] == []
@@ -70,7 +70,7 @@ def test_equal(make, spec, tensors, tmp_path):
         assert (f"{path} has other values: sha256 " in result.stderr) == drawn
 
 
-def test_what_others_wrote(spec, tensors, tmp_path):
+def test_verify_accepts_safetensors_of_other_tools(spec, tensors, tmp_path):
     write_tensors(tmp_path / "weights.safetensors", tensors)
     assert f"{tmp_path}: equal to awkward: 11 tensors" in run_ok("verify", tmp_path, "--spec", spec).stdout
     torch, library = client_of("torch"), client_of("safetensors.torch")
@@ -84,7 +84,7 @@ def test_what_others_wrote(spec, tensors, tmp_path):
     assert "weights.safetensors: deep has other values" in result.stderr and "1 finding\n" in result.stderr
 
 
-def test_all_differences_are_named(spec, tensors, tmp_path):
+def test_verify_names_all_differences(spec, tensors, tmp_path):
     changed = dict(tensors)
     del changed["short"]
     changed["extra.\u202eweight"] = tensors["vector"]
@@ -106,7 +106,7 @@ def test_all_differences_are_named(spec, tensors, tmp_path):
     }
 
 
-def test_options_of_files_are_not_for_tensors(spec, tensors, tmp_path):
+def test_verify_rejects_strict_and_signers_without_a_plan(spec, tensors, tmp_path):
     """`--strict` and `--signers` are rejected for a folder without a plan, which has no list of names and nothing that
     could be signed."""
     write_tensors(tmp_path / "model.safetensors", tensors)
@@ -121,7 +121,7 @@ def test_options_of_files_are_not_for_tensors(spec, tensors, tmp_path):
         assert done.returncode == 2 and done.stdout == "" and done.stderr.endswith(f"shardinit: error: {message}"), done
 
 
-def test_a_checkpoint_that_is_not_finished_is_no_export(spec, tmp_path):
+def test_verify_rejects_unfinished_checkpoint_with_a_record(spec, tmp_path):
     """A folder with a plan is an unfinished checkpoint, even if it contains an export's record."""
     folder = tmp_path / "out"
     run_ok("gen", spec, "-o", folder, "--ranks", "0")
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_is_not_finished_is_no_export(spec, tmp_path):
     assert "manifest.json" in done.stderr and "manifest.json" in alone.stderr and "shardinit-export.json` " not in done.stderr, done
 
 
-def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
+def test_verify_with_a_spec_finds_damage(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen")
     with open(tmp_path / "gen/ranks/rank-00001.h5", "r+b") as file:
         file.write(b"x")
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
     assert result.returncode == 1 and "is damaged: 1 finding" in result.stderr
 
 
-def test_nothing_to_compare(spec, tmp_path):
+def test_verify_rejects_folders_without_tensors(spec, tmp_path):
     result = verify(tmp_path, spec)
     assert result.returncode == 2 and "holds no safetensors files" in result.stderr
     assert verify(tmp_path / "missing", spec).returncode in (2, 3)
@@ -194,7 +194,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_are_refused(name, spec, tmp_path):
+def test_verify_rejects_malicious_safetensors(name, spec, tmp_path):
     header, path = HOSTILE[name], tmp_path / "bad.safetensors"
     if isinstance(header, bytes) and header[:1] not in (b"{", b"["):
         path.write_bytes(header)
@@ -205,7 +205,7 @@ def test_hostile_files_are_refused(name, spec, tmp_path):
     assert result.stderr.startswith("shardinit: error: ") and "bug" not in result.stderr
 
 
-def test_hostile_folders_are_refused(spec, tensors, tmp_path):
+def test_verify_rejects_ambiguous_folders(spec, tensors, tmp_path):
     write_tensors(tmp_path / "a.safetensors", tensors)
     write_tensors(tmp_path / "b.safetensors", {"vector": tensors["vector"]})
     result = verify(tmp_path, spec)
@@ -243,7 +243,7 @@ def damaged(good, generator, ends, signs):
     return data
 
 
-def test_mutated_files_never_crash(spec, tensors, tmp_path):
+def test_mutated_safetensors_never_crash(spec, tensors, tmp_path):
     generator = random.Random(6)
     write_tensors(tmp_path / "good", {k: tensors[k] for k in ["vector", "short", "deep"]})
     good = (tmp_path / "good").read_bytes()
@@ -264,7 +264,7 @@ DESCRIPTION = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "<f4", "o
                "compressor": None, "filters": None, "fill_value": None}
 
 
-def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
+def test_verify_accepts_zarr_arrays_of_tensorstore(spec, tensors, tmp_path):
     """TensorStore's arrays are accepted, with chunks that extend beyond the arrays, and differences are found."""
     ts = client_of("tensorstore")
     for path, (dtype, words) in tensors.items():
@@ -310,7 +310,7 @@ def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
     ({"dtype": "<f8"}, "its chunk `0` has 8 bytes instead of 16"),
     ({"shape": [1 << 40]}, "its chunk `2` is missing"),
 ], ids=str)
-def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
+def test_verify_rejects_malicious_zarr_arrays(change, message, spec, tmp_path):
     (tmp_path / "vector").mkdir()
     for name in "01":
         (tmp_path / "vector" / name).write_bytes(EIGHT)
@@ -342,7 +342,7 @@ def metadata_of(folder):
     return pickle.loads((folder / ".metadata").read_bytes())
 
 
-def test_what_pytorch_wrote(spec, stock, tensors):
+def test_verify_accepts_dcp_of_pytorch(spec, stock, tensors):
     result = run_json("verify", stock, "--spec", spec)
     assert result["equal"] and result["tensors"] == len(tensors)
     result = verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
@@ -385,7 +385,7 @@ def resize(metadata, *chunks):
     (lambda m: setattr(m, "storage_data", None), "its `storage_data` is not a dictionary"),
     (lambda m: setattr(m, "state_dict_metadata", 3), "its `state_dict_metadata` is not a dictionary"),
 ])
-def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
+def test_verify_rejects_unsupported_dcp(change, message, spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
     metadata = metadata_of(folder)
     change(metadata)
@@ -409,7 +409,7 @@ def transform(metadata, place):
 @pytest.mark.parametrize("place", [(0, 0), (0, 3), (3, 0), (3, 3)])
 @pytest.mark.parametrize("change, told", [
     (lose, "it lists no file for a chunk of `w`, at {}"), (transform, "a chunk of `w` is transformed")])
-def test_each_chunk_of_a_tensor_is_looked_at(change, told, place, tmp_path):
+def test_verify_checks_each_chunk_of_a_dcp_tensor(change, told, place, tmp_path):
     """`verify` reports any chunk of a tensor that is not listed or is transformed."""
     client_of("torch.distributed.checkpoint")  # its classes are in the metadata
     spec = tmp_path / "spec.yaml"
@@ -434,13 +434,13 @@ def test_each_chunk_of_a_tensor_is_looked_at(change, told, place, tmp_path):
     b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8, b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", b"(" * 5000 + b"t" * 5000 + b".",
     b"\x8a\xffx.", b"coss", b"\x93.", b"}K\x01a.", b"](K\x01u.", b"\x85" * 99,
 ])
-def test_hostile_pickles_are_refused(data, spec, tmp_path):
+def test_verify_rejects_malicious_pickles(data, spec, tmp_path):
     (tmp_path / ".metadata").write_bytes(data)
     result = verify(tmp_path, spec)
     assert result.returncode == 5 and result.stderr.startswith("shardinit: error: "), result.stderr
 
 
-def test_a_pickle_that_repeats_a_long_name_is_refused(spec, tmp_path):
+def test_verify_rejects_a_pickle_that_repeats_a_long_name(spec, tmp_path):
     """A pickle is rejected if its names would be longer than the file: each six bytes would need two megabytes."""
     text = b"X" + (10**6).to_bytes(4, "little") + b"a" * 10**6
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + text + b"q\x000" + b"h\x00h\x00\x930" * 1000 + b"N.")
@@ -462,7 +462,7 @@ def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
     assert seen >= ({5} if name == ".metadata" else {1, 5})
 
 
-def test_big_endian_items_are_not_read(spec, stock, tmp_path):
+def test_verify_rejects_big_endian_items(spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
     file = folder / "__0_0.distcp"
     file.write_bytes(file.read_bytes().replace(b"little", b"bigend"))

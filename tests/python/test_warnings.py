@@ -20,12 +20,12 @@ def diagnostics(*arguments):
     return [(report["spec"], each) for report in reports for each in report["diagnostics"]]
 
 
-def test_shipped_specs_are_quiet():
+def test_shipped_specs_cause_no_warnings():
     assert diagnostics(*MODELS) == []
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes_are_quiet(recipe, tmp_path):
+def test_recipes_cause_no_warnings(recipe, tmp_path):
     """Each recipe is quiet for each model that it supports."""
     paths = []
     for model in MODELS:
@@ -39,13 +39,13 @@ def test_recipes_are_quiet(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_shardings_are_quiet(sharding):
+def test_shardings_cause_no_warnings(sharding):
     reports = json.loads(run_tool("validate", "--json", "--sharding", sharding, *MODELS).stdout)
     assert any(report["valid"] for report in reports)
     assert [report for report in reports if report["valid"] and report["diagnostics"]] == []
 
 
-def test_families_are_quiet(tmp_path):
+def test_imported_configs_cause_no_warnings(tmp_path):
     for family in sorted(p.stem for p in (ROOT / "configs/huggingface").glob("[a-z]*.yaml")):
         config = tmp_path / f"{family}.json"
         layers = {"gpt2": "n_layer", "t5": "num_layers"}.get(family, "num_hidden_layers")
@@ -59,7 +59,7 @@ ASSERTIONS = re.compile(r"^assert:.*\n(?:  - .*\n)*", re.M)
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if ASSERTIONS.search((ROOT / f"configs/{m}.yaml").read_text())])
-def test_assertions_change_no_plan(model, tmp_path):
+def test_assertions_do_not_change_plans(model, tmp_path):
     for folder in ("recipes", "layouts"):
         (tmp_path / folder).symlink_to(ROOT / "configs" / folder)
     for path in (ROOT / "configs").glob("*.yaml"):
@@ -75,7 +75,7 @@ def test_assertions_change_no_plan(model, tmp_path):
     ("llama3.1-8b", "kv_heads=5"), ("gpt2-xl", "d=1601"), ("gpt-neox-20b", "d=6145"), ("mamba-2.8b", "d_inner=2561"),
     ("t5-11b", "buckets=31"), ("deepseek-v3", "rope_dim=63"), ("bert-large", "heads=15"), ("vit-l-16", "image=225"),
     ("mamba2-2.7b", "groups=3")])
-def test_assertions_hold_what_they_say(model, change):
+def test_assertions_reject_wrong_variables(model, change):
     result = run_tool("validate", model, "--set", f"vars.{change}")
     name, value = change.split("=")
     assert result.returncode == 2 and f"`{name}` is {value}" in result.stderr
@@ -89,7 +89,7 @@ def odd(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["plan", "validate", "explain", "graph", "digest", "stats", "gen"])
-def test_commands_warn_and_deny(command, odd, tmp_path):
+def test_commands_print_warnings_or_deny_them(command, odd, tmp_path):
     more = {"explain": ["w"], "gen": ["-o", tmp_path / "out"]}.get(command, [])
     result = run_tool(command, odd, *more)
     assert result.returncode == 0
@@ -100,13 +100,13 @@ def test_commands_warn_and_deny(command, odd, tmp_path):
     assert denied.returncode == 2 and "odd.yaml:4:8: error: nothing uses the variable `unused`" in denied.stderr
 
 
-def test_diff_is_about_the_difference(odd):
+def test_diff_prints_no_warnings_unless_denied(odd):
     arguments = ("diff", odd, "--set", "seed=1")
     assert run_tool(*arguments).stderr == ""
     assert run_tool(*arguments, "--deny", "warnings").returncode == 2
 
 
-def test_what_is_meant_is_quiet(tmp_path):
+def test_warning_hints_silence_the_warning(tmp_path):
     """A hint for a deviation contains an expression that silences the warning."""
     spec = {"shardinit": 1, "name": "m", "dtype": "f32", "fans": "out_in", "modules": {
         "a": {"shape": [64, 64], "init": {"normal": {"std": 30}}, "key": "k"},
@@ -122,7 +122,7 @@ def test_what_is_meant_is_quiet(tmp_path):
 
 @pytest.mark.parametrize("shapes, ranks", [([2, 8], None), ([8, 2], None), ([3, 2], "1 of 4 ranks holds nothing: rank 3"),
                                            ([2, 3], "1 of 4 ranks holds nothing: rank 3"), ([2, 2], "2 of 4 ranks")])
-def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
+def test_rank_is_empty_only_if_no_tensor_has_a_box(shapes, ranks, tmp_path):
     """A rank is reported as empty only if all tensors leave it empty; tensors with the same sharding may end on
     different ranks."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {axes: {a: 4}}\nmodules:\n"
@@ -132,7 +132,7 @@ def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
     assert (ranks in told) if ranks else told == "", told
 
 
-def test_each_shape_of_a_repeat_is_looked_at(tmp_path):
+def test_each_shape_of_a_repeat_is_checked(tmp_path):
     """A verdict about the first tensor of a repeat is not reused for another shape, whichever of them is odd."""
     for shapes, odd, fans in (("[64, 65536]", "l.1.x", 65536), ("[65536, 64]", "l.0.x", 65536)):
         (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules:\n  l:\n    repeat: {{w: {shapes}}}\n"

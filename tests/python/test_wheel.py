@@ -72,7 +72,7 @@ def readelf(file, *options):
 
 # Files ----------------------------------------------------------------------------------------------
 
-def test_needs_nothing_but_an_old_glibc(wheel):
+def test_wheel_needs_only_an_old_glibc(wheel):
     for file in wheel.files:
         needed = re.findall(r"\(NEEDED\).*\[(.+)\]", readelf(file, "-d"))
         assert needed and set(needed) <= {
@@ -87,7 +87,7 @@ def test_needs_nothing_but_an_old_glibc(wheel):
     assert f"-py3-none-manylinux2014_{wheel.kind}.manylinux_2_17_{wheel.kind}.whl" in wheel.path.name
 
 
-def test_exports_its_functions_and_nothing_else(wheel):
+def test_wheel_exports_only_its_functions(wheel):
     symbols = [line.split() for line in readelf(wheel.files[1], "--dyn-syms").splitlines()
                if re.match(r" *\d+:", line)]
     names = {words[7].partition("@@")[0] for words in symbols if words[3] != "OBJECT" and words[6] != "UND"
@@ -95,14 +95,14 @@ def test_exports_its_functions_and_nothing_else(wheel):
     assert len(names) == 12 and names == FUNCTIONS
 
 
-def test_has_the_kernels_for_cuda(wheel):
+def test_wheel_has_the_cuda_kernels(wheel):
     library = wheel.files[1].read_bytes()
     for kernel in (BINARY.parent / "cuda").glob("*.ptx"):
         assert f".visible .entry {kernel.stem}(".encode() in library
     assert library.count(b"\n.target sm_80\n") == 6
 
 
-def test_is_hardened(wheel):
+def test_wheel_is_hardened(wheel):
     for file in wheel.files:
         segments = readelf(file, "-l")
         assert re.search(r"Type: +DYN", readelf(file, "-h"))
@@ -121,18 +121,18 @@ def test_is_hardened(wheel):
         assert "-DSHARDINIT_STATIC" in each["command"]
 
 
-def test_does_not_know_where_it_was_built(wheel):
+def test_wheel_contains_no_build_paths(wheel):
     for file in wheel.files:
         assert os.fsencode(ROOT) not in file.read_bytes()
 
 
-def test_has_one_time(wheel):
+def test_wheel_files_have_one_timestamp(wheel):
     """All files have the time of the commit, so a wheel that is made again has the same bytes."""
     with zipfile.ZipFile(wheel.path) as file:
         assert len({each.date_time for each in file.infolist()}) == 1
 
 
-def test_pages_configs_and_completions_are_inside(wheel):
+def test_wheel_has_pages_configs_and_completions(wheel):
     pages = {page.name: page.read_bytes() for page in (wheel.share / "man").glob("man?/*")}
     assert pages == {page.name: page.read_bytes() for page in (ROOT / "man").iterdir()}
     for folder in ("configs", "schemas"):
@@ -143,7 +143,7 @@ def test_pages_configs_and_completions_are_inside(wheel):
         assert (wheel.share / place).read_text() == run_ok("completion", shell).stdout
 
 
-def test_licences_of_all_that_is_linked_in_are_inside(wheel):
+def test_wheel_has_licences_of_linked_libraries(wheel):
     folder = wheel.info / "licenses/licenses"
     notice = (folder / "NOTICE").read_text()
     linked = re.findall(r"[\w+-]+", re.search(r"^  (HDF5.*?)\n  (GMP and MPFR),", notice, re.M | re.S)[1])
@@ -170,7 +170,7 @@ HEADERS_WITH_VERSIONS = [
     ("MPFR", "built/include/mpfr.h", r'MPFR_VERSION_STRING "(.+)"')]
 
 
-def test_the_bill_of_materials_has_all_that_is_linked_in(wheel):
+def test_wheel_bill_of_materials_lists_linked_libraries(wheel):
     """CycloneDX's own package accepts the bill; it has the versions that were unpacked, at the path of PEP 770."""
     text = (wheel.info / "sboms/shardinit.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
@@ -188,7 +188,7 @@ def test_the_bill_of_materials_has_all_that_is_linked_in(wheel):
     assert {purl.type for purl in purls} == {"deb", "pypi"} and all(purl.version for purl in purls)
 
 
-def test_one_version(wheel):
+def test_wheel_has_one_version(wheel):
     version = run_json("--version")["version"]
     assert wheel.path.name.startswith(f"shardinit-{version}-py3-none-")
     assert wheel.info.name == f"shardinit-{version}.dist-info"
@@ -209,7 +209,7 @@ def test_one_version(wheel):
 # The program ------------------------------------------------------------------------------------------
 
 @of_all_kinds
-def test_values(wheel, config):
+def test_wheel_computes_the_same_values(wheel, config):
     wanted = run_json("digest", config)
     for target in run_json("--version", binary=wheel.program)["targets"]:
         found = run_json("digest", config, binary=wheel.program, env={"SHARDINIT_TARGET": target})
@@ -217,26 +217,26 @@ def test_values(wheel, config):
 
 
 @pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml"], ids=lambda c: c.stem)
-def test_programs(wheel, config):
+def test_wheel_writes_the_same_programs(wheel, config):
     """Programs are identical for the engine philox4x32 without expressions. In others, the lines of an operation's two
     operands may be swapped, since a compiler may evaluate either first."""
     asked = "program", config, "--rank", 0
     assert run_ok(*asked, binary=wheel.program).stdout == run_ok(*asked).stdout
 
 
-def test_files(wheel, tmp_path):
+def test_wheel_writes_the_same_files(wheel, tmp_path):
     for binary, folder in [(BINARY, "a"), (wheel.program, "b")]:
         run_ok("gen", TINY, "-o", tmp_path / folder, binary=binary)
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
-def test_takes_the_fast_kernels(mine):
+def test_wheel_uses_the_fast_kernels(mine):
     """The wheel contains the fast kernels, which a compiler or linker could omit silently without changing values."""
     wanted, found = run_json("--version"), run_json("--version", binary=mine.program)
     assert (found["target"], found["targets"]) == (wanted["target"], wanted["targets"])
 
 
-def test_takes_the_instructions_for_sha_256(wheel):
+def test_wheel_uses_sha256_instructions(wheel):
     """The program uses SHA-256 instructions: it reports the flag that OpenSSL's code checks, which a variable of
     OpenSSL changes."""
     if wheel.kind == HERE and not run_json("--version")["sha256_instructions"]:
@@ -246,7 +246,7 @@ def test_takes_the_instructions_for_sha_256(wheel):
         assert run_json("--version", binary=wheel.program, env=env)["sha256_instructions"] is takes
 
 
-def test_prints_what_is_recorded(mine):
+def test_wheel_prints_the_recorded_output(mine):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests/python/test_recorded.py", "-k", "validate or plan or digest"],
         capture_output=True, text=True, timeout=300,
@@ -326,7 +326,7 @@ def debian12(mine, tmp_path_factory):
     return system
 
 
-def test_debian_12_with_python3_and_pip_alone(debian12, tmp_path):
+def test_wheel_works_on_bare_debian_12(debian12, tmp_path):
     out = debian12.run("""
         if command -v cc || command -v cmake; then exit 1; fi
         shardinit --version
@@ -346,7 +346,7 @@ def test_debian_12_with_python3_and_pip_alone(debian12, tmp_path):
     assert said == f"in HDF5: True\n{run_json('--version')['version']}\n"
 
 
-def test_first_hour(debian12):
+def test_readme_steps_work_with_only_the_wheel(debian12):
     """A new user's first hour: every step of README after the installation, in order, using only the wheel."""
     folder = debian12.made("/new")
     folder.mkdir()
@@ -380,7 +380,7 @@ print(bytes(values).hex(), library.shardinit_version().decode())
 ONE = "shardinit: 1\nname: one\ndtype: f32\nmodules: {w: {shape: [1000], init: {normal: {std: 1}}}}\n"
 
 
-def test_debian_11(tmp_path, mine):
+def test_wheel_works_on_debian_11(tmp_path, mine):
     system = System("bullseye", tmp_path)
     folder = mine.data.parent
     (folder / "spec.yaml").write_text(ONE)
@@ -418,7 +418,7 @@ print(shardinit._native.program())
 """
 
 
-def test_beside_torch(mine, tmp_path):
+def test_wheel_works_next_to_torch(mine, tmp_path):
     """The wheel works in an environment that sees this one's packages, but no checkout and no PATH."""
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
@@ -436,7 +436,7 @@ def test_beside_torch(mine, tmp_path):
     assert done.stdout == f"{tmp_path}/venv/bin/shardinit\n"
 
 
-def test_pip_install_of_a_clone(tmp_path):
+def test_pip_install_of_a_clone_works(tmp_path):
     """`pip install` of a clone uses this system's libraries; `sh tests/run.sh pip` runs it."""
     site = ROOT / "build/clone"
     if not site.is_dir():
@@ -457,7 +457,7 @@ print(shardinit.__file__, shardinit._native.library()._name, checkpoint.seed)
     assert found == f"{package}/__init__.py {package}/libshardinit.so.1 0\n"
 
 
-def test_uvx(mine, tmp_path):
+def test_uvx_runs_the_wheel(mine, tmp_path):
     """uvx runs the wheel without installing it; without a network it takes NumPy from a folder."""
     uvx = pathlib.Path(sys.executable).with_name("uvx")
     assert uvx.exists(), f"there is no {uvx}: `sh tests/run.sh packages` installs uv"
@@ -476,7 +476,7 @@ def test_uvx(mine, tmp_path):
 
 # The image --------------------------------------------------------------------------------------------
 
-def test_the_image(mine):
+def test_containerfile_installs_the_wheel(mine):
     """Checks only the text of the file; the fixture debian12 runs its installation line."""
     text = (ROOT / "src/Containerfile").read_text()
     assert re.findall(r"^FROM (\S+)$", text, re.M) == ["docker.io/library/debian:12-slim"]

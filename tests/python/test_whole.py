@@ -64,7 +64,7 @@ def orthogonal(normals, rows, columns, gain):
 
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (19, 11), (8, 8), (13, 20)])
-def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
+def test_orthogonal_matches_the_manual(rows, columns, tmp_path):
     long, short = max(rows, columns), min(rows, columns)
     normals = generate(tmp_path, f"modules: {{w: {{shape: [{long * short}], init: {{normal: {{std: 1}}}}}}}}\n")["w"]
     ours = generate(tmp_path, f"modules: {{w: {{shape: [{rows}, {columns}], init: {{orthogonal: {{gain: 3}}}}}}}}\n")["w"]
@@ -72,7 +72,7 @@ def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
     assert np.array_equal(ours, want if rows >= columns else want.T)
 
 
-def test_what_a_plan_says_of_matrices_that_are_made_whole(tmp_path):
+def test_plan_reports_the_cost_of_whole_matrices(tmp_path):
     """A plan reports the total cost and the matrix that needs most memory, in whatever order they are listed."""
     def told(*inits):
         lines = "".join(f"  w{n}: {init}\n" for n, init in enumerate(inits))
@@ -112,14 +112,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mesh", ["a=4,b=1", "a=1,b=8", "a=3,b=5"])
-def test_cut_along_either_axis(whole, mesh, tmp_path):
+def test_shards_of_whole_matrices_match(whole, mesh, tmp_path):
     cut = generate(tmp_path, CUT.replace("SHARD", "shard: [a, b], uneven: chunk"), "--mesh", mesh)
     assert cut.keys() == whole.keys()
     for path, values in cut.items():
         assert np.array_equal(values, whole[path]), path
 
 
-def test_rows_or_columns_are_orthonormal(whole):
+def test_orthogonal_rows_or_columns_are_orthonormal(whole):
     q = whole["orthogonal"].astype(np.float64)
     assert np.abs(q.T @ q - np.eye(256)).max() < 3e-7
     q = whole["wide"].astype(np.float64)  # bf16 has 8 bits
@@ -129,7 +129,7 @@ def test_rows_or_columns_are_orthonormal(whole):
     assert not q[:, :, ::2].any()
 
 
-def test_sparse(whole, tmp_path):
+def test_sparse_matches_the_manual(whole, tmp_path):
     """Sparse matrices match the manual: a normal draw 0, and zeros at the smallest words of draw 1 in each column."""
     # The `where` takes draw 0, so `bits` is draw 1.
     drawn = generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
@@ -147,12 +147,12 @@ def test_sparse(whole, tmp_path):
 
 
 @pytest.mark.parametrize("sparsity, zeros", [(0, 0), (1, 7), (1e-9, 1)])
-def test_sparse_to_its_limits(sparsity, zeros, tmp_path):
+def test_sparsity_at_its_limits(sparsity, zeros, tmp_path):
     drawn = generate(tmp_path, f"modules: {{w: {{shape: [7, 5], init: {{sparse: {{sparsity: {sparsity}}}}}}}}}\n")["w"]
     assert ((drawn == 0).sum(0) == zeros).all()
 
 
-def test_normalized(whole, tmp_path):
+def test_normalized_matches_the_manual(whole, tmp_path):
     """Normalized matrices match the manual: normal draws, and sums of squares in eight parts."""
     for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
         values = whole[name]
@@ -170,7 +170,7 @@ def test_normalized(whole, tmp_path):
         assert scipy.stats.kstest(squares.ravel()[:20000], scipy.stats.beta(0.5, (n - 1) / 2).cdf).pvalue > 1e-3
 
 
-def test_little_memory_gives_the_same(whole, tmp_path):
+def test_values_do_not_depend_on_memory(whole, tmp_path):
     """Little memory gives the same values. Each matrix needs more than 1M, so matrices are made one at a time, and
     again for each part."""
     text = CUT.replace("SHARD", "shard: [a, b], uneven: chunk")
@@ -186,7 +186,7 @@ def alike(ours, theirs):
 
 # Haar's measure on matrices of size n, from which SciPy's ortho_group draws too.
 @pytest.mark.parametrize("n", [2, 5])
-def test_square_matrices_are_uniform(n, tmp_path):
+def test_orthogonal_matrices_are_uniform(n, tmp_path):
     count = 1500
     drawn = generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
     ours = np.stack([drawn[f"m.{i}.w"] for i in range(count)]).astype(np.float64)

@@ -169,7 +169,8 @@ MODELS = {
                           {"experts": "num_local_experts"}, {"experts": 4}),
     "gemma-2-9b": llama("Gemma2ForCausalLM", 9_241_705_984, {
         "hidden_size": 3584, "num_hidden_layers": 42, "num_attention_heads": 16, "head_dim": 256}),
-    # Includes the 58 buffers. Files on the Hub contain layer 61 too, see test_multi_token_prediction.
+    # Includes the 58 buffers. Files on the Hub also contain layer 61: see
+    # test_deepseek_adds_a_multi_token_prediction_layer.
     "deepseek-v3": Model("DeepseekV3ForCausalLM", 671_026_404_352, {"initializer_range": 0.006}, {
         "d": "hidden_size", "ff": "intermediate_size", "expert_ff": "moe_intermediate_size",
         "layers": "num_hidden_layers", "dense_layers": "first_k_dense_replace", "heads": "num_attention_heads",
@@ -289,7 +290,7 @@ def test_every_config_is_tested():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_names_and_shapes(name):
+def test_specs_have_the_names_and_shapes_of_models(name):
     model, spec = MODELS[name], spec_of(name)
     with torch.device("meta"):
         made = model.make()
@@ -302,7 +303,7 @@ def test_names_and_shapes(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
-def test_values(name, tmp_path):
+def test_specs_have_the_values_of_constructors(name, tmp_path):
     """Compares a spec's values with three models from the constructor, with different seeds. Values that are equal in
     all three are not random, and must be equal here; random values must have the same distribution, tensor by
     tensor."""
@@ -355,7 +356,7 @@ OTHERS = {name for name, model in MODELS.items() if type(model) is not Model}
 
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
-def test_others_load_exports(name, tmp_path):
+def test_frameworks_load_exports(name, tmp_path):
     model, spec, out = MODELS[name], spec_of(name), tmp_path / "export"
     sets = {f"vars.{variable}": value for variable, value in model.tiny.items()}
     size = "100KB" if isinstance(model, Diffuser) else "1GB"
@@ -394,7 +395,7 @@ def test_from_pretrained(name, tmp_path):
     run_ok("verify", tmp_path / "saved", "--spec", spec, *whole_one(spec), *sets_of(sets))
 
 
-def test_multi_token_prediction():
+def test_deepseek_adds_a_multi_token_prediction_layer():
     """With `vars.mtp=1` the spec adds layer 61, without its copies of the embedding and the head, which are the model's
     own."""
     plan = run_json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
@@ -480,7 +481,7 @@ def test_every_recipe_is_tested():
 
 
 @pytest.mark.parametrize("recipe", DECODERS)
-def test_recipes(recipe, tmp_path):
+def test_recipes_give_the_documented_distributions(recipe, tmp_path):
     variables = {"d": D, "ff": FF, "head_dim": HEAD, "experts": EXPERTS, "expert_ff": EXPERT_FF, "layers": L}
     if "mup" in recipe:
         variables["base_d"] = D // 4
@@ -514,7 +515,7 @@ def of_width(heads):
 
 
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen2.5-72b", "mixtral-8x7b"])
-def test_mup_is_that_of_its_package(name, tmp_path, monkeypatch):
+def test_mup_recipe_matches_the_mup_package(name, tmp_path, monkeypatch):
     """The recipe matches the package `mup` for every matrix, on Transformers models of three widths: values, and
     multipliers of the optimizer and the head."""
     mup, model = client_of("mup"), MODELS[name]
@@ -550,7 +551,7 @@ def test_mup_is_that_of_its_package(name, tmp_path, monkeypatch):
             assert arguments == {"mean": drawn[-1][0], "std": pytest.approx(drawn[-1][1], rel=1e-12)}, path
 
 
-def test_multipliers_of_megatron(tmp_path):
+def test_megatron_mup_multipliers_match_megatron(tmp_path):
     """Multipliers match transformer_config.py and get_mup_config_overrides of Megatron-core, whose releases have no muP
     yet."""
     spec = with_recipe("llama3.1-8b", "megatron-mup", tmp_path)
@@ -572,7 +573,7 @@ def test_multipliers_of_megatron(tmp_path):
     ("expert_gate_up", "truncated_normal", (EXPERTS, D, EXPERT_FF), (0,), (1,), 1),
     ("expert_down", "truncated_normal", (EXPERTS, EXPERT_FF, D), (0,), (1,), 1),
 ])
-def test_maxtext_in_jax(name, distribution, shape, in_axis, out_axis, divisor):
+def test_maxtext_recipe_matches_jax(name, distribution, shape, in_axis, out_axis, divisor):
     """The recipe's variance matches MaxText's own calls, with its shapes and axes."""
     jax = client_of("jax")
     draw = jax.nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
@@ -588,7 +589,7 @@ def loss_of(model):
         return model.eval()(input_ids=tokens, labels=tokens).loss.item()
 
 
-def test_loss_before_the_first_step(tmp_path):
+def test_initial_loss_equals_the_constructors(tmp_path):
     """The loss equals the loss with the constructor's weights; with all weights N(0, 1) it is about ten times
     higher."""
     config = transformers.LlamaConfig(
@@ -664,7 +665,7 @@ BLOCKS = {  # spec → its block, its bias that is an inverse softplus, and vari
 
 @pytest.mark.parametrize("floor", [1e-4, 0.01])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_values_of_mambas_own_code(name, floor):
+def test_mamba_recipe_matches_mambas_code(name, floor):
     block, dt_bias, variables = BLOCKS[name]
     sets = {**MAMBA, **variables, "dt_init_floor": floor}
     torch.manual_seed(1)
