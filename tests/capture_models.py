@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Models of Transformers, torchvision, timm, diffusers and PyTorch, made by their constructors after
-torch.manual_seed, against shardinit gen of what shardinit-capture makes of them: every parameter and
-buffer, bit for bit, for several seeds and default types; on meshes of one rank, of 2 × 2 and of 3
-with uneven parts, each rank's file made alone. Prints a table.
+"""Compares models of Transformers, torchvision, timm, diffusers and PyTorch, constructed after torch.manual_seed, with
+`shardinit gen` of the spec that shardinit-capture writes for them: every parameter and buffer, bit for bit, for
+several seeds and default types. Meshes have 1 rank, 2 × 2 ranks, and 3 ranks with uneven parts; each rank's file is
+made separately. Prints a table.
 
     python tests/capture_models.py [--only PATTERN] [--quick] [-o TABLE]
 
-Not in CI, but for the part of it in tests/python/test_capture_torch_cpu.py. It needs what
-tests/requirements-clients.txt has, and for all of its models torchvision, timm and diffusers; those
-that cannot be imported are left out. SHARDINIT_LIBRARY names libshardinit."""
+Not in CI, except for the part in tests/python/test_capture_torch_cpu.py. Needs tests/requirements-clients.txt, and
+torchvision, timm and diffusers for all models; models whose package is missing are skipped. SHARDINIT_LIBRARY names
+libshardinit."""
 
 import argparse
 import json
@@ -37,8 +37,8 @@ MESHES = {"2×2": {"a": 2, "b": 2}, "3": {"a": 3}}
 
 
 def on_mesh(captured, axes, place):
-    """A checkpoint on a mesh that shards every tensor by all axes that it has dimensions for, the file
-    of each rank made by a call of its own."""
+    """Makes a checkpoint, one call for each rank, on a mesh that shards every tensor by as many axes as it has
+    dimensions."""
     captured.write(place / "spec.yaml")
     cut = {path: [*axes, *[None] * 8][:len(shape)] for path, (shape, _) in captured.tensors.items() if shape}
     (place / "cluster.yaml").write_text(json.dumps(

@@ -4,18 +4,17 @@
 
 A PAIR is one of
 
-    reference   the NumPy reference of shardinit-values(7): all engines, element types and initializers that it has,
-                and layouts, in boxes around element 2^31, 2^32, … of tensors of up to 2^59
-    xla         what `shardinit program` writes, as XLA compiles it: on eight devices, and for single ranks of tensors
+    reference   the NumPy reference of shardinit-values(7): all of its engines, element types and initializers, and
+                layouts, in boxes around elements 2^31, 2^32, … of tensors of up to 2^59 elements
+    xla         the output of `shardinit program`, compiled by XLA: on eight devices, and for single ranks of tensors
                 of up to 2^50 elements
-    torch       the engine torch_cpu against PyTorch: sequences of tensors of one stream; the first case of N = 1e9
-                and more has one of more than 2^31 elements, and numbers behind word 2^32
+    torch       the engine torch_cpu against PyTorch: sequences of tensors in one stream; for N = 1e9 and more, the
+                first case has a tensor of more than 2^31 elements, and numbers after word 2^32
     jax         the engine jax_threefry against jax.random: whole arrays, and stretches of larger ones, which JAX's own
-                samplers make of words from there; normal numbers may differ by 4 units in the last place
+                samplers compute from their words; normal numbers may differ by 4 units in the last place
 
-and all of them by default. Each is compared on N elements (default 1e6) or a little more. S is the time by default. A
-difference is printed as a spec of one tensor and as the command that repeats its case; the exit status is 1 then.
-"""
+The default is all pairs. Each is compared on N elements (default 1e6) or a few more. The default of S is the time. For
+a difference, the script prints a spec of one tensor and the command that repeats its case, and exits with status 1."""
 
 import argparse
 import itertools
@@ -40,20 +39,22 @@ from support import DTYPES, FLOATS, run_ok  # noqa: E402
 
 import shardinit  # noqa: E402
 
-BORDERS = [2**31, 2**32, 2**33, 2**34, 2**36]  # Philox has four words in a block, so its blocks pass 2^32 at 2^34.
-BOX = 1 << 17  # The reference makes so many elements at a time,
-BOXES = {"sparse": 1 << 12, "normalized": 1 << 13}  # and fewer where each needs all those of a column or a vector.
-# torch_cpu takes numbers in turn: nothing begins far away, and there are no programs. The pair `torch` tries it.
+# A block of Philox has four words, so its block numbers pass 2^32 at element 2^34.
+BORDERS = [2**31, 2**32, 2**33, 2**34, 2**36]
+BOX = 1 << 17  # The number of elements that the reference makes at a time
+BOXES = {"sparse": 1 << 12, "normalized": 1 << 13}  # fewer if each element needs a whole column or vector
+# torch_cpu draws numbers in sequence, so it has no far elements and no programs. The pair `torch` tests it.
 ENGINES = [engine for engine in reference.ENGINES if engine != reference.TORCH]
 SEEDS = [0, 1, 2**32 - 1, 2**63 - 1]
 
 
 class Difference(Exception):
-    """Another implementation makes another value."""
+    """Another implementation computes a different value."""
 
 
 def compare(made, wanted, spec, path, offset, same=np.array_equal, how=""):
-    """Compares a box, as arrays of one type. `spec`, with the tensors that `path` needs, and `how` are shown."""
+    """Compares a box of two arrays with one type. An error shows `spec`, with the tensors that `path` needs, and
+    `how`."""
     made, wanted = np.ascontiguousarray(made), np.ascontiguousarray(wanted)
     assert (made.dtype, made.shape) == (wanted.dtype, wanted.shape), path
     if same(bits_of(made), bits_of(wanted)):
@@ -67,7 +68,7 @@ def compare(made, wanted, spec, path, offset, same=np.array_equal, how=""):
 
 
 def alone(spec, *paths):
-    """The spec with these of its drawn tensors alone."""
+    """Returns the spec with only these drawn tensors."""
     return spec | {"modules": {path: spec["modules"][path] for path in paths}}
 
 
@@ -75,14 +76,14 @@ def alone(spec, *paths):
 
 
 def draw_sizes(rng, rank, least, most):
-    """A shape of 2^least to 2^most elements, hardly ever of a round number."""
+    """Draws a shape of 2^least to 2^most elements, hardly ever of round numbers."""
     weights = [rng.expovariate(1) for _ in range(rank)]
     bits = rng.uniform(least, most)
     return [max(1, int(2 ** (bits * weight / sum(weights)))) for weight in weights]
 
 
 def draw_box(rng, shape, most):
-    """Offset and shape of a box of at most so many elements, around a border, at an end, or anywhere."""
+    """Draws offset and shape of a box of at most `most` elements: around a border, at an end, or anywhere."""
     total = math.prod(shape)
     element = rng.choice([b for b in BORDERS if b < total] + [0, total - 1, rng.randrange(total), rng.randrange(total)])
     offset, extent = [], []
@@ -118,15 +119,17 @@ class Large(test_reference.Random):
         init, shape, more = super().draw_initializer(kind, dtype)
         if kind == "sparse":  # Each column is sorted.
             shape = [self.randint(1, 600), self.choice([7, 2**33 + 5])]
-        if kind == "normalized":  # Each vector is measured.
+        if kind == "normalized":  # The norm of each vector is computed.
             axis = init[kind]["axis"]
             shape[axis] = min(shape[axis], self.choice([3, 64, 500]))
         return init, shape, more
 
 
 def draw_views(rng, shape):
-    """Stored tensors that hold each element of `a` and `b`, two drawn tensors of this shape, once: their `from`, their
-    shape, and a function from the coordinates of an element to the path of the drawn one and the coordinates there."""
+    """Draws stored tensors that contain each element of the drawn tensors `a` and `b`, both of this shape, once.
+
+    Returns for each its `from`, its shape, and a function from an element's coordinates to the path and the coordinates
+    of the drawn element."""
     rank, axis = len(shape), rng.randrange(len(shape))
     kind = rng.choice(["transpose", "reshape", "slice", "stack", "concat"])
     if kind == "transpose":
@@ -157,7 +160,7 @@ def draw_views(rng, shape):
 
 
 def planned(spec):
-    """path → how the tool plans a drawn tensor; of one spec at a time, as plan.json has it."""
+    """Returns path → a drawn tensor in the form of plan.json, for one spec at a time."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(json.dumps(spec))
         file.flush()
@@ -165,7 +168,7 @@ def planned(spec):
 
 
 def most_of(tensor):
-    """How many elements of a planned tensor are made at a time."""
+    """Returns how many elements of a planned tensor to compute at a time."""
     return BOXES.get(next(iter(tensor["init"])), BOX)
 
 
@@ -175,7 +178,7 @@ def elements_of(spec, tensor, indices):
 
 
 def draw_tensor(rng, spec):
-    """A tensor that the engine of the spec can draw."""
+    """Draws a tensor that the spec's engine supports."""
     while True:
         tensor = rng.draw_tensor()
         try:
@@ -207,7 +210,7 @@ def compare_views(rng, spec):
                 wanted = np.empty(made.size, f"u{made.itemsize}")
                 for each in "ab":
                     mine = np.broadcast_to(drawn == each, made.size)
-                    # The reference takes neighbours together, so it gets them in order.
+                    # The reference computes neighbours together, so it gets them in order.
                     some, back = np.unique(indices[mine], return_inverse=True)
                     wanted[mine] = elements_of(spec, plan[each], some)[back]
                 yield compare(bits_of(made).ravel(), wanted, spec, f"v{path}", [0])
@@ -245,7 +248,7 @@ class Xla:
                                         stdout=subprocess.PIPE, text=True)
 
     def run(self, devices, module, folder):
-        """name → the parts of the devices."""
+        """Returns name → the devices' parts."""
         out = f"{folder}/parts.npz"
         self.process.stdin.write(json.dumps({"devices": devices, "cases": [[str(module), out]]}) + "\n")
         self.process.stdin.flush()
@@ -284,7 +287,7 @@ class Xla:
         return {"shape": shape, "dtype": dtype, "init": init, "uneven": "pad", "shard": shard}
 
     def compare(self, rng, case, elements):
-        most = 22  # so many bits of the number of elements on a device
+        most = 22  # at most 2^22 elements on a device
         far = case % 2 == 1
         mesh = {"x": 2 ** rng.randint(8, 11), "y": 2 ** rng.randint(6, 11)} if far else rng.choice(self.meshes)
         size = math.prod(mesh.values())
@@ -311,13 +314,13 @@ class Xla:
                     continue
                 (offset, extent), = boxes
                 made = bits_of(opened.generate(name, slices_of(offset, extent)))
-                words = words[slices_of([0] * len(extent), extent)]  # Those of others are padded.
+                words = words[slices_of([0] * len(extent), extent)]  # Other ranks' boxes are padded.
                 how = f"\nshardinit program {' '.join(options)}"
                 yield compare(made, words, alone(spec, name), name, offset, how=how)
 
     @staticmethod
     def at_border(rng, spec):
-        """The rank that holds the element at a border of a random tensor."""
+        """Returns the rank that holds the element at a border of a random tensor."""
         mesh, tensor = spec["mesh"]["axes"], rng.choice(list(spec["modules"].values()))
         shape, place = tensor["shape"], dict.fromkeys(mesh, 0)
         element = rng.choice([border for border in BORDERS if border < math.prod(shape)] or [math.prod(shape) - 1])
@@ -332,9 +335,9 @@ class Xla:
 
 
 class Torch:
-    """Draws sequences of tensors that PyTorch fills by the same calls."""
+    """Draws sequences of tensors that PyTorch fills with the same calls."""
 
-    part = 1 << 24  # elements of the tool's at a time
+    part = 1 << 24  # elements that the tool generates at a time
 
     def __init__(self):
         import torch
@@ -342,7 +345,7 @@ class Torch:
         self.torch, self.types, self.words_of = torch, TYPES, words_of
 
     def draw_call(self, rng, shape, dtype):
-        """An initializer, and what fills PyTorch's tensor."""
+        """Draws an initializer and the function that fills PyTorch's tensor."""
         scale = rng.choice([1, 0.02, 10 ** rng.uniform(-3, 2)])
         kinds = ["uniform"] if dtype == "f64" else ["uniform", "normal"] + ["trunc_normal"] * (math.prod(shape) < 2**25)
         kind = rng.choice(kinds)
@@ -386,11 +389,11 @@ class Torch:
                 yield from self.compare_whole(opened, path, tensor, spec)
 
     def compare_huge(self, rng, head):
-        """One stream: more than 2^31 elements of two bytes, so many numbers of one byte that their words pass 2^32, and
-        some tensors behind them."""
+        """Compares one stream: more than 2^31 elements of two bytes, one-byte numbers whose words pass 2^32, and
+        tensors after them."""
         torch, n, m = self.torch, 2**31 + rng.randrange(10**6), 2**31 + rng.randrange(10**7)
         normal = {"normal": {"mean": 0.5, "std": 0.02}}
-        place = n + 16 * (n % 16 > 0)  # The last elements of such a tensor are drawn anew.
+        place = n + 16 * (n % 16 > 0)  # PyTorch redraws the last elements of such a tensor.
         drawn = {
             "normal": ([n], "bf16", normal, lambda t: t.normal_(0.5, 0.02)),
             "whole": ([m], "u8", {"expr": f"torch_randint({place}, i0, 251)"}, lambda t: t.random_(0, 251)),
@@ -408,14 +411,14 @@ class Torch:
                 tensor = torch.empty(shape, dtype={**self.types, "u8": torch.uint8}[dtype])
                 fill(tensor)
                 yield from self.compare_whole(opened, path, tensor, spec)
-                del tensor  # The next one needs the memory.
+                del tensor  # Frees memory for the next one.
 
 
 # JAX ------------------------------------------------------------------------------
 
 
 class Jax:
-    """Draws arrays of jax.random, and stretches of such that no memory holds."""
+    """Draws arrays of jax.random, and stretches of arrays that are too large for memory."""
 
     def __init__(self):
         import jax
@@ -424,7 +427,7 @@ class Jax:
         self.jax, self.key_of, self.ulps_of = jax, key_of, ulps_of
 
         def words(key, width, shape):
-            """The words of a stretch whose first element's number is in the key's second half."""
+            """Returns the words of a stretch; the key's second half has the number of its first element."""
             assert width == 32
             count = jax.numpy.arange(math.prod(shape), dtype="uint32")
             low = key[3] + count
@@ -442,7 +445,7 @@ class Jax:
         return self.jax.random.wrap_key_data(np.array(data, np.uint32), impl=self.stretch)
 
     def draw_sampler(self, rng):
-        """An initializer, JAX's own, and by how many units they may differ."""
+        """Draws an initializer, JAX's own function, and by how many units they may differ."""
         draw = self.jax.random
         kind = rng.choice(["bits", "uniform", "uniform", "normal", "truncated_normal"])
         if kind == "bits":
@@ -455,7 +458,7 @@ class Jax:
         if kind == "normal":
             std = rng.choice([1, 0.02, rng.random() + 1e-3])
             return {kind: {"mean": 0, "std": std}}, lambda key, shape: draw.normal(key, shape) * np.float32(std), 4
-        # These are cut-offs whose erf XLA rounds as the page says.
+        # For these cut-offs, XLA rounds erf as the manual page says.
         low, high = rng.choice([(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
         return ({kind: {"mean": 0, "std": 1, "low": low, "high": high}},
                 lambda key, shape: draw.truncated_normal(key, low, high, shape), 3)
@@ -465,12 +468,12 @@ class Jax:
         init, sampler, units = self.draw_sampler(rng)
         far = case % 2 == 1
         shape = draw_sizes(rng, rng.randint(1, 4), 34, 52) if far else draw_sizes(rng, rng.randint(1, 4), 10, 23)
-        # Units of a small type are not those of f32.
+        # Units of a small type differ from f32's.
         dtype = "u32" if "expr" in init else rng.choice(FLOATS[:-2]) if units == 0 else "f32"
         spec = {"shardinit": 1, "name": "differential", "engine": "jax_threefry", "seed": seed,
                 "modules": {"w": {"shape": shape, "dtype": dtype, "init": init}}}
         key = self.key_of(seed, "w")
-        self.jax.clear_caches()  # Nearly each case has shapes of its own, whose programs would fill the memory.
+        self.jax.clear_caches()  # Almost every case has its own shapes, and their programs would fill the memory.
         same = np.array_equal if units == 0 else lambda a, b: self.ulps_of(a, b).max() <= units
         with shardinit.open_spec(text=json.dumps(spec)) as opened:
             if not far:
@@ -480,7 +483,7 @@ class Jax:
             for _ in range(3):
                 offset, extent = draw_box(rng, shape, 1 << 20)
                 extent[:-1] = [1] * (len(shape) - 1)
-                if rng.random() < 0.8:  # so that JAX compiles for fewer lengths
+                if rng.random() < 0.8:  # fewer lengths that JAX must compile for
                     extent[-1] = 1 << extent[-1].bit_length() - 1
                 first = 0
                 for size, start in zip(shape, offset):
@@ -526,7 +529,7 @@ def main():
     given = parser.parse_args()
     if unknown := set(given.pairs) - set(PAIRS):
         parser.error(f"no pair has the name {min(unknown)}")
-    warnings.simplefilter("ignore")  # Random specs have what is hardly meant.
+    warnings.simplefilter("ignore")  # Random specs cause warnings.
     print(f"seed {given.seed}", flush=True)
     return int(not all([run_pair(name, given.elements, given.seed, given.case) for name in given.pairs or PAIRS]))
 

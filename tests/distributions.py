@@ -1,12 +1,11 @@
 """Tests distributions on as many values as a large tensor has, by hand: Kolmogorov-Smirnov, and Anderson-Darling, which
-counts the tails most.
+gives the tails the most weight.
 
     build/venv/bin/python tests/distributions.py [VALUES [SEED]]      default: 100000000 and 0
 
-A row for each engine and distribution has both statistics and how often chance alone would give more. Below 0.0001 is
-marked, and the exit status is 1: of 26 numbers one in 400 runs has such a one by chance. It takes about a minute for
-each row, and 2 GB of memory and of disk.
-"""
+Prints a row for each engine and distribution, with both statistics and the probability that chance alone exceeds them.
+Probabilities below 0.0001 are marked, and the exit status is then 1. With 26 numbers, this happens by chance in one of
+400 runs. Each row takes about a minute, 2 GB of memory and 2 GB of disk space."""
 
 import pathlib
 import subprocess
@@ -35,7 +34,7 @@ def uniform(low, high):
 
 
 def truncated(low, high, mean, std):
-    """A normal distribution from `low` to `high` alone. Both tails are computed from the nearer end."""
+    """A normal distribution truncated to `low` and `high`. Both tails are computed from the nearer end."""
     phi = scipy.special.ndtr
     a, b = (low - mean) / std, (high - mean) / std
     whole = phi(-a) - phi(-b) if a > 0 else phi(b) - phi(a)
@@ -51,7 +50,7 @@ def truncated(low, high, mean, std):
     return below, above
 
 
-# The initializer, whose `low` and `high` count standard deviations, and the chances to be below and above a value.
+# The initializer, whose `low` and `high` count standard deviations, and the probabilities below and above a value.
 DISTRIBUTIONS = {
     "normal": ("{normal: {mean: 3, std: 0.5}}", normal(3, 0.5)),
     "uniform": ("{uniform: {low: -0.25, high: 0.75}}", uniform(-0.25, 0.75)),
@@ -62,8 +61,10 @@ DISTRIBUTIONS = {
 
 
 def chance_of_more(a2):
-    """The asymptotic chance of a larger statistic of Anderson and Darling: Marsaglia and Marsaglia, "Evaluating the
-    Anderson-Darling distribution", Journal of Statistical Software 9(2), 2004: `adinf`."""
+    """Returns the asymptotic probability of a larger statistic of Anderson and Darling.
+
+    It is `adinf` in Marsaglia and Marsaglia, "Evaluating the Anderson-Darling distribution", Journal of Statistical
+    Software 9(2), 2004."""
     if a2 < 2:
         return 1 - np.exp(-1.2337141 / a2) / np.sqrt(a2) * (
             2.00012 + (0.247105 - (0.0649821 - (0.0347962 - (0.011672 - 0.00168691 * a2) * a2) * a2) * a2) * a2)
@@ -71,7 +72,7 @@ def chance_of_more(a2):
 
 
 def statistics(values, below, above):
-    """The two statistics of sorted values."""
+    """Returns the two statistics of sorted values."""
     n, part = len(values), 1 << 22
     largest, total = 0.0, 0.0
     for first in range(0, n, part):
@@ -79,8 +80,8 @@ def statistics(values, below, above):
         ranks = np.arange(first, first + len(x), dtype=np.float64)
         cdf = below(x)
         largest = max(largest, (cdf - ranks / n).max(), ((ranks + 1) / n - cdf).max())
-        # Value i, from 0, has the weight 2 i + 1 below and 2 (n - i) - 1 above. Values lie on a grid, whose ends count
-        # as half a step.
+        # Value i, counted from 0, has the weight 2 i + 1 below and 2 (n - i) - 1 above. Values are on a grid, and its
+        # ends count as half a step.
         low, high = np.log(np.maximum(cdf, 2.0**-26)), np.log(np.maximum(above(x), 2.0**-26))
         total += ((2 * ranks + 1) / n * low + (2 * (n - ranks) - 1) / n * high).sum()
     return largest, -n - total
@@ -105,7 +106,7 @@ def main(count=100_000_000, seed=0):
     for engine in ENGINES:
         for name, (init, (below, above)) in DISTRIBUTIONS.items():
             if name == "tail" and engine != ENGINES[0]:
-                continue  # JAX has few values there, in f32, and PyTorch draws in another way.
+                continue  # JAX has few f32 values in this tail, and PyTorch draws it in another way.
             with tempfile.TemporaryDirectory() as scratch:
                 values = values_of(engine, init, count, seed, pathlib.Path(scratch))
             largest, a2 = statistics(values, below, above)

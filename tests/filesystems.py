@@ -1,16 +1,15 @@
 """Runs the program on real file systems, by hand and as root:
 
-    apt-get install bindfs btrfs-progs dosfstools exfat-fuse exfatprogs fuse2fs glusterfs-client glusterfs-server \\
+    apt-get install bindfs btrfs-progs dosfstools exfat-fuse exfatprogs fuse2fs glusterfs-client glusterfs-server \
         nfs-kernel-server ntfs-3g openssh-server rclone sshfs xfsprogs
     build/venv/bin/python tests/filesystems.py [NAME...]      NAME: of FILE_SYSTEMS; default: all of them
 
-Each is mounted on a disk of its own in a folder of this run. There commands that write folders run, undisturbed,
-without O_DIRECT, killed at random and started again, two equal ones at once, and with a disk that becomes full; all
-files have the bytes that they have on the file system of the temporary folder. Those that are mounted twice, each time
-with caches and locks of their own, stand for two machines: runs go on through one mount with what others do through the
-other. A line tells what was done on each, and the last ones which could not be mounted, and why. The exit status is 1
-if anything was wrong. It takes about 8 minutes.
-"""
+Each file system is mounted from its own disk in a folder of this run. Commands that write folders run there
+undisturbed, without O_DIRECT, killed at random and restarted, two equal ones at once, and on a disk that becomes full.
+All files must have the same bytes as on the file system of the temporary folder. File systems that are mounted twice,
+each mount with its own caches and locks, simulate two machines: runs continue through one mount what others did through
+the other. A line reports the runs on each file system, and the last lines those that could not be mounted, with the
+reason. The exit status is 1 if anything was wrong. It takes about 8 minutes."""
 
 import collections
 import contextlib
@@ -34,14 +33,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "python"))
 from interposed import interposed, rule  # noqa: E402
 from support import AWKWARD, BINARY, CLEAN, run_ok, run_tool, tree_of  # noqa: E402
 
-MEBIBYTES = 320  # of a disk; xfs makes none below 300.
-ROOM = 24 << 20  # bytes that are left on it before it becomes full
-TURNS = 3  # of what happens at random, for each command
+MEBIBYTES = 320  # size of a disk; xfs needs at least 300
+ROOM = 24 << 20  # bytes left on it before it becomes full
+TURNS = 3  # repetitions of random disturbances for each command
 NO_DIRECT = interposed(rule("open", "fail", errno.EINVAL, where="/proc/self/fd/"))
-# Boxes of all kinds, some of them of MB that go past the cache.
+# Boxes of all kinds, some of several MB, which are written past the cache.
 SPEC = AWKWARD + "  large: {shape: [1024, 1536], axes: [x, y], init: {normal: {std: 0.02}}}\n"
 
-# Each makes the folder that is named last, in one that has `spec.yaml`, and `source` and `weights` made of it.
+# Each makes the folder named last. The current folder has `spec.yaml`, and `source` and `weights` made from it.
 COMMANDS = {
     "gen": ["gen", "spec.yaml", "-o"],
     "reshard": ["reshard", "source", "--mesh", "a=4,b=1", "--uneven", "chunk", "-o"],
@@ -58,11 +57,11 @@ PARTS = {
 
 
 class CannotMount(Exception):
-    """The kernel or a package does not have this file system."""
+    """The kernel or a package lacks this file system."""
 
 
 def call(*command):
-    """Runs what mounts or makes a file system."""
+    """Runs a command that mounts or makes a file system."""
     try:
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
@@ -84,12 +83,12 @@ def wait_for(condition, seconds=10):
 # File systems ---------------------------------------------------------------------
 
 class Machine:
-    """What a file system is made of: folders, disks, mounts and servers, all of which end with the block."""
+    """The parts of a file system: folders, disks, mounts and servers. All of them end with the block."""
 
     def __init__(self, folder):
         self.folder, self.stack, self.names = folder, contextlib.ExitStack(), 0
-        self.below = None  # what is mounted twice, as its server sees it
-        self.is_changed_below = True  # so it may be changed there, too
+        self.below = None  # the mounted folder as its server sees it
+        self.is_changed_below = True  # whether it may be changed there too
 
     def __enter__(self):
         return self
@@ -107,10 +106,10 @@ class Machine:
         return path
 
     def mount(self, *command):
-        """Mounts at a new folder, which is the last word of the command."""
+        """Mounts at a new folder, which is the command's last word."""
         place = self.empty()
         call(*command, place)
-        # FUSE's daemons may still be ending when the next file system wants their disk.
+        # FUSE's daemons may still be ending when the next file system needs their disk.
         self.stack.callback(self.unmount, place)
         wait_for(lambda: os.path.ismount(place))
         return place
@@ -130,7 +129,7 @@ class Machine:
         return image
 
     def loop(self, sector):
-        """A block device with sectors of this size."""
+        """Makes a block device with sectors of this size."""
         device = call("losetup", "--show", "--find", "--sector-size", sector, self.image())
         self.stack.callback(subprocess.run, ["losetup", "--detach", device], check=True)
         return device
@@ -159,7 +158,7 @@ def answers(port):
 
 
 def require_kernel(kind):
-    """The kernel has a file system, or a module of it."""
+    """Checks that the kernel has a file system or a module for it."""
     def has_it():
         return kind in pathlib.Path("/proc/filesystems").read_text().split()
 
@@ -187,7 +186,7 @@ def ext4(machine):
 
 
 def overlayfs(machine):
-    """Over a folder that has something already, so that files of a layer below are replaced."""
+    """Mounts over a folder with files, so that the run replaces files of a lower layer."""
     (disk,) = ext4(machine)
     for name in ("lower", "upper", "work"):
         (disk / name).mkdir()
@@ -201,7 +200,7 @@ def bindfs(machine):
 
 
 def sshfs(machine):
-    """Two mounts of one server, each of which believes for 20 seconds what it has seen, as is the default."""
+    """Mounts one server twice; each mount caches attributes for 20 seconds, the default."""
     (machine.below,) = ext4(machine)
     keys, port = machine.empty(), free_port()
     for name in ("host", "user"):
@@ -217,7 +216,7 @@ def sshfs(machine):
     return [machine.mount("sshfs", "-o", options, f"{getpass.getuser()}@127.0.0.1:{machine.below}") for _ in range(2)]
 
 
-# What GlusterFS's own tools would write for a volume of one brick, without a management daemon.
+# GlusterFS's own tools would write this for a volume of one brick; no management daemon runs.
 BRICK = """
 volume posix
   type storage/posix
@@ -267,14 +266,14 @@ def glusterfs(machine):
 
 
 def nfs(machine):
-    """The kernel's server and client, on one machine."""
+    """Uses the kernel's server and client on one machine."""
     require_kernel("nfs4")
     (machine.below,) = ext4(machine)
     call("rpc.nfsd", "4")
     machine.stack.callback(subprocess.run, ["rpc.nfsd", "0"], check=True)
     call("exportfs", "-o", "rw,no_root_squash,insecure,fsid=1", f"127.0.0.1:{machine.below}")
     machine.stack.callback(subprocess.run, ["exportfs", "-u", f"127.0.0.1:{machine.below}"], check=True)
-    # Two mounts of one export share their caches, unless they are told not to.
+    # Without this option, two mounts of one export share their caches.
     return [machine.mount("mount", "-t", "nfs4", "-o", "nosharecache", f"127.0.0.1:{machine.below}") for _ in range(2)]
 
 
@@ -285,7 +284,7 @@ def fuse2fs(machine):
 
 
 def exfat(machine):
-    """Without hard links, and with inodes that FUSE invents."""
+    """Has no hard links, and FUSE invents the inodes."""
     device = machine.loop(512)
     call("mkfs.exfat", device)
     return [machine.mount("mount.exfat-fuse", device)]
@@ -316,7 +315,7 @@ FILE_SYSTEMS = {
 }
 
 
-# What is done there ---------------------------------------------------------------
+# Runs on a file system -----------------------------------------------------------
 
 def is_temporary(path):
     return any(re.fullmatch(r"\..*\.(tmp-[0-9a-f]{16}-[0-9a-f]{16}|part-[0-9a-f]{16})|\w+\.parts", part)
@@ -324,7 +323,7 @@ def is_temporary(path):
 
 
 class Wanted:
-    """What each command makes on the file system of the temporary folder, which is taken to be right."""
+    """The expected results: what each command makes on the file system of the temporary folder."""
 
     def __init__(self, folder):
         self.folder, self.trees = folder, {}
@@ -342,10 +341,10 @@ class Wanted:
 
 
 class Place:
-    """A file system, and what was seen there."""
+    """A file system, and the results there."""
 
     def __init__(self, mounts, machine, wanted, chance):
-        # What a mount says may be old, so the server's side is looked at.
+        # A mount may show old state, so the server's side is checked.
         self.mounts, self.below, self.wanted, self.chance = mounts, machine.below or mounts[0], wanted, chance
         self.changed = self.below if machine.is_changed_below else mounts[0]
         probe = mounts[0] / "probe"
@@ -378,9 +377,9 @@ class Place:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def check(self, name, out, why):
-        """The folder has the bytes of the undisturbed run, and nothing is beside it; it is removed."""
+        """Checks that the folder has the bytes of the undisturbed run and nothing is next to it, and removes it."""
         found = tree_of(self.below / out)
-        # FUSE keeps what was removed while it was open under such a name until its last user has told the daemon.
+        # FUSE keeps a file that was removed while open under such a name, until its last user has closed it.
         kept = {path: data for path, data in found.items()
                 if not is_temporary(path) and not path.rpartition("/")[2].startswith(".fuse_hidden")}
         different = sorted(path for path in {*kept, *self.wanted.trees[name]}
@@ -389,8 +388,8 @@ class Place:
         left = sorted({path for path in found if is_temporary(path)} |
                       {path.name for path in self.below.iterdir()
                        if path.name.startswith((f".{out}.", f"{out}."))})
-        # A lock of the other mount is not seen, so what was killed there stays for hours. Where modes are not kept, a
-        # killed copy's folder could be anybody's, so it stays.
+        # Locks of the other mount are not visible, so files of a killed run there stay for hours. If modes are not
+        # kept, a killed copy's folder may belong to anyone, so it stays.
         open_ones = [path for path in left if ".part-" in path and not self.has_modes]
         self.counts["left"] += len(left)
         self.need(len(self.mounts) > 1 or left == open_ones, f"{name}, {why}: left {left}")
@@ -403,7 +402,7 @@ class Place:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def ends_well(self, name, words, out, why, mount=0):
-        """Runs it again until it ends well, as a job would that has the status 3."""
+        """Runs the command again until it succeeds, as a job does after status 3."""
         for _ in range(10):
             result = self.run(*words, out, mount=mount)
             if result.returncode != 3:
@@ -412,7 +411,7 @@ class Place:
             time.sleep(1)
         return self.need(result.returncode == 0, f"{name}, {why}: exit {result.returncode}: {result.stderr}")
 
-    # Each of these is a kind of disturbance.
+    # Each function below is a kind of disturbance.
 
     def undisturbed(self):
         for name, words in COMMANDS.items():
@@ -431,7 +430,7 @@ class Place:
         self.remove("stats")
 
     def readers(self):
-        """What reads a folder says what it says elsewhere, and notices a flipped bit."""
+        """Commands that read a folder print the same as elsewhere, and notice a flipped bit."""
         last = len(self.mounts) - 1
         for words in (["verify", "source"], ["verify", "source", "--spec", "spec.yaml"], ["verify", "weights"],
                       ["verify", "weights", "--spec", "spec.yaml"], ["digest", "weights"], ["status", "source"],
@@ -466,7 +465,7 @@ class Place:
                     self.check(name, out, "killed and run again")
 
     def at_once(self):
-        """Two equal runs, and ranks that several runs make together."""
+        """Starts two equal runs, and lets several runs make ranks together."""
         for name, words in COMMANDS.items():
             for _ in range(TURNS):
                 self.together(name, [words, words], "two at once")
@@ -488,7 +487,7 @@ class Place:
             self.counts["tried again"] += run.returncode == 3
             self.need(run.returncode in (0, 3) or is_busy, f"{name}, {why}: exit {run.returncode}: {stderr}")
         whole = PARTS[name.removesuffix(" of ranks")] if name.endswith(" of ranks") else COMMANDS[name]
-        if name.endswith(" of ranks"):  # Each of the two may have looked before it could see the other's last rank.
+        if name.endswith(" of ranks"):  # Each run may have checked before it could see the other's last rank.
             whole = [*whole[:-1], "--ranks", "0-3", "-o"]
         mount = self.chance.randrange(len(self.mounts))
         if self.ends_well(name, whole, out, why, mount):
@@ -509,7 +508,7 @@ class Place:
                 self.check("gen", out, "finalized")
 
     def full(self):
-        """A disk that becomes full says so, and with space the same command ends well."""
+        """A full disk is reported, and with free space the same command succeeds."""
         fill(self.below / "most", leave=ROOM)
         for name, words in COMMANDS.items():
             size = sum(len(data) for data in self.wanted.trees[name].values() if data is not None)
@@ -518,10 +517,10 @@ class Place:
                 fill(self.below / "rest", leave=int(size * share))
                 result = self.run(*words, out)
                 (self.below / "rest").unlink()
-                call("sync", "--file-system", self.below)  # Some give back space when they are synced.
+                call("sync", "--file-system", self.below)  # Some free the space only on sync.
                 said = "No space left on device" in result.stderr or " free\n" in result.stderr
                 self.counts["full"] += said
-                # What lies between has no word for it, as SFTP.
+                # Protocols such as SFTP have no error code for a full disk.
                 self.need(result.returncode == 0 or (result.returncode == 3 and (said or self.below != self.mounts[0])),
                           f"{name}, full at {share} of it: exit {result.returncode}: {result.stderr}")
                 if self.ends_well(name, words, out, "on a disk that was full"):
@@ -530,7 +529,7 @@ class Place:
 
 
 def fill(path, leave):
-    """Takes all the space of the file system but this many bytes."""
+    """Fills the file system except for `leave` bytes."""
     zeros = bytes(1 << 20)
     with open(path, "wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
@@ -548,7 +547,7 @@ def kind_of(mount):
 
 
 def use(name, folder, wanted, seed):
-    """Returns what is wrong on a file system."""
+    """Returns the errors on a file system."""
     begin = time.monotonic()
     with Machine(folder) as machine:
         mounts = FILE_SYSTEMS[name](machine)
@@ -567,7 +566,7 @@ def use(name, folder, wanted, seed):
 
 
 def refuses_buckets(folder):
-    """A mount of an object store is refused, by its kind."""
+    """Mounts of an object store are rejected by their type."""
     with Machine(folder) as machine:
         store = machine.empty()
         mount = machine.mount("rclone", "mount", "--daemon", f":local:{store}")

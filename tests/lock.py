@@ -1,12 +1,11 @@
-"""Writes tests/locked*.txt: every package that tests/requirements*.txt need, at the version that pip takes today, with
-the digests of the files that CPython 3.11 can take on Linux, on x86-64 and aarch64. tests/run.sh installs these files
-and no others. After a change of a requirement:
+"""Writes tests/locked*.txt: every package that tests/requirements*.txt needs, at the version that pip chooses today,
+with the digests of the files that CPython 3.11 can use on Linux, on x86-64 and aarch64. tests/run.sh installs only
+these files. After a change of a requirement:
 
     build/venv/bin/python tests/lock.py
 
-The digests are those that the package index names. PyTorch's build for processors alone is not there: if pip takes it,
-from a folder of wheels (`find-links`), say, that file is the one in locked-cpu.txt.
-"""
+The package index provides the digests. It lacks PyTorch's CPU-only build: if pip uses that build, for example from a
+folder of wheels (`find-links`), its file is the one in locked-cpu.txt."""
 
 import json
 import pathlib
@@ -19,7 +18,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 TESTS = pathlib.Path(__file__).resolve().parent
-# What is written, from which requirements, with which options of pip.
+# Output file, requirements, and pip's options.
 LOCKED = {
     "locked.txt": (["requirements.txt", "requirements-clients.txt"], []),
     "locked-no-deps.txt": (["requirements-no-deps.txt"], ["--no-deps", "--ignore-requires-python"]),
@@ -34,7 +33,7 @@ TAGS = frozenset([*cpython_tags(PYTHON, platforms=PLATFORMS),
 
 
 def chosen(requirements, options):
-    """What pip would install where nothing is: {name: (version, its file's SHA-256)}."""
+    """Returns what pip would install into an empty environment: {name: (version, its file's SHA-256)}."""
     with tempfile.NamedTemporaryFile() as report:
         files = [word for name in requirements for word in ("-r", TESTS / name)]
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed",
@@ -46,12 +45,12 @@ def chosen(requirements, options):
 
 
 def is_taken(file, version):
-    """Does the file of this name hold that version, for a Python and a platform of ours?"""
+    """Returns whether the file of this name has that version and suits our Python and platforms."""
     if file.endswith(".whl"):
         try:
             _, wheel_version, _, tags = parse_wheel_filename(file)
         except ValueError:
-            return False  # Old files have names that are none any more.
+            return False  # Names of old files may be invalid today.
         return str(wheel_version) == version and not TAGS.isdisjoint(tags)
     return file.endswith((f"-{version}.tar.gz", f"-{version}.zip"))
 
@@ -62,12 +61,12 @@ def digests(name, version):
     with urllib.request.urlopen(request, timeout=60) as answer:
         files = json.load(answer)["files"]
     fit = {file["filename"]: file["hashes"]["sha256"] for file in files if is_taken(file["filename"], version)}
-    # Packages are built from their sources where there is no wheel.
+    # Packages without a wheel are built from source.
     return {digest for file, digest in fit.items() if file.endswith(".whl")} or set(fit.values())
 
 
 def write(name, source, packages):
-    """A file of requirements: {name and version: digests}."""
+    """Returns a file of requirements: {name and version: digests}."""
     lines = [f"# Written by tests/lock.py, from {source}."]
     for package, allowed in sorted(packages.items()):
         lines += [" \\\n".join([package, *(f"  --hash=sha256:{digest}" for digest in sorted(allowed))])]

@@ -2,14 +2,13 @@
 
     build/venv/bin/python tests/soak.py SECONDS [SEED]      SEED: default is the time
 
-Workers, all at once, make models of random seeds and meshes, verify them, copy them to another mesh, export and
-remove them. Half of the commands that write are killed at a random time, which may be before they began, and run again.
-Whatever happens, an exit status is one of the table, a command that ends well has made the whole, the values are those
-of the spec, and nothing is left of what was killed. One worker uses the Python package in one process all the time: its
-memory and its open files must not grow.
+Workers run at once. They make models of random seeds and meshes, verify them, copy them to another mesh, export and
+remove them. Half of the commands that write are killed at a random time, possibly before they start, and run again.
+Every exit status must be a documented one. A command that succeeds must have made the complete result, values must
+equal the spec's, and nothing of a killed run may be left. One worker uses the Python package in a single process all
+the time: its memory and its open files must not grow.
 
-As root, the folder is a tmpfs of 2 MB, which the workers fill now and then; else a folder without a limit.
-"""
+As root, the folder is a tmpfs of 2 MB, which the workers fill now and then; otherwise a folder without a limit."""
 
 import collections
 import contextlib
@@ -39,18 +38,18 @@ MESHES = ["a=1,b=1", "a=2,b=1", "a=1,b=3", "a=2,b=2", "a=4,b=1"]
 
 
 class Full(Exception):
-    """The disk is full, and the command said so."""
+    """The disk is full, and the command reported it."""
 
 
 class Worker:
-    """Does one cycle after another in a folder of its own."""
+    """Does one cycle after another in its own folder."""
 
     def __init__(self, folder, seed):
         self.folder, self.random, self.counts = folder, random.Random(seed), collections.Counter()
         self.folder.mkdir()
 
     def run(self, *words):
-        """Runs a command until it ends well, and kills it now and then."""
+        """Runs a command until it succeeds, and sometimes kills it."""
         command = [BINARY, *map(str, words), "--jobs", str(self.random.choice([1, 2, 3]))]
         for _ in range(20):
             process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -70,7 +69,7 @@ class Worker:
         raise AssertionError(f"{command} was killed 20 times")
 
     def cycle(self):
-        """Makes a model, a copy and an export of it, and looks at all three."""
+        """Makes a model, a copy and an export of it, and checks all three."""
         seed = f"seed={self.random.randrange(1 << 63)}"
         spec = [self.folder.parent / "spec.yaml", "--set", seed]
         made, copied, exported = (self.folder / name for name in ("made", "copied", "exported"))
@@ -85,14 +84,14 @@ class Worker:
             left = {path.name for path in self.folder.iterdir()} - {"made", "copied", "exported"}
             assert left == set(), f"left: {left}"
             self.counts["cycles"] += 1
-        except Full as full:  # What is there is for the command's next run, which does not come.
+        except Full as full:  # The remaining files are for the command's next run, which does not happen.
             self.counts[f"full in {full}"] += 1
         for path in self.folder.iterdir():
             shutil.rmtree(path)
 
 
 def use_the_package(path, end):
-    """Plans, makes and reads without a pause, in a process of its own; its memory and its open files stay."""
+    """Plans, generates and reads without a pause in its own process, whose memory and open files must not grow."""
     drawn, models, begin, first = random.Random(0), 0, time.time(), None
     while True:
         with shardinit.open_spec(path, set={"seed": drawn.randrange(1000)}) as model:
@@ -115,7 +114,7 @@ def use_the_package(path, end):
 
 
 def main(seconds, seed):
-    """Runs all workers for that long. The first mistake ends the process."""
+    """Runs all workers for this time. The first error ends the process."""
     print(f"seed {seed}, {seconds} s")
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Values per second of `shardinit.jax.run` beside JAX's own random numbers, on XLA's CPU devices.
+"""Compares values per second of `shardinit.jax.run` and of JAX's own random numbers, on XLA's CPU devices.
 
     python3 tests/bench/jax_run.py [--gigabytes 1] [--repeats 5] [--devices 8]
 
-One run, rounds interleaved, programs compiled before: medians, the spread, and the
-ratio to JAX. Both fill as many sharded arrays of one shape; `jax.random` under `jit`
-with `out_shardings`. Needs JAX (tests/bench/requirements.txt) and a build.
-"""
+Programs are compiled before, and rounds are interleaved in one run. Prints medians,
+the spread, and the ratio to JAX. Both fill the same number of sharded arrays of one
+shape; JAX uses `jax.random` under `jit` with `out_shardings`. Needs JAX
+(tests/bench/requirements.txt) and a build."""
 
 import argparse
 import os
@@ -56,7 +56,7 @@ def main():
         "uniform": lambda key, dtype: jax.random.uniform(key, SHAPE, dtype, -1, 1)}
 
     def all_rows(init, dtype, folder):
-        """(name, work) of the two; work returns when all values are there."""
+        """Yields (name, work) for both; work returns when all values are computed."""
         count = SHAPE[0] * SHAPE[1]
         layers = max(1, round(options.gigabytes * 1e9 / count / (2 if dtype == "bf16" else 4)))
         spec = pathlib.Path(folder, f"{init}-{dtype}.yaml")

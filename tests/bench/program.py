@@ -1,5 +1,5 @@
-"""Measures how long XLA compiles each form of a program, as a model gets more layers, and how fast it then is
-beside JAX's own random numbers. Prints a table; asserts nothing.
+"""Measures how XLA's compile time grows with the number of layers for each form of a program, and compares its speed
+with JAX's own random numbers. Prints a table; asserts nothing.
 
     python tests/bench/program.py SHARDINIT [LAYERS...]
 """

@@ -1,22 +1,20 @@
 #!/usr/bin/env python3
-"""Times whole commands beside their bounds and rivals, in one run.
+"""Times whole commands, their lower bounds and their rivals in one run.
 
     python3 tests/bench/run.py [--gigabytes 8] [--repeats 5] [--only WORD]
     python3 tests/bench/run.py --growth [--most 64]
 
 Prints one table: medians, the spread, and the ratio to the first row of each
-group. Rounds are interleaved, so a slow minute of the machine hits every row.
-Reading is compared by `--only load`, of 2 GB at most, that are in the page cache.
-Buckets are those of moto's server on this machine, and `--only bucket` shows
-them alone; what a store far away takes is another matter.
-`--growth` prints how time and memory grow with bytes, tensors, ranks and
-threads instead, and with ranks in a bucket.
+group. Rounds are interleaved, so a slow minute of the machine affects every row.
+`--only load` compares reading at most 2 GB from the page cache. `--only bucket`
+shows only buckets on moto's server on this machine; it does not measure a remote
+store. `--growth` instead prints how time and memory grow with bytes, tensors,
+ranks and threads, and with ranks in a bucket.
 
-Needs only Python and a build with its tests (bench_kernels); libshardinit is
-timed where NumPy can be imported, and PyTorch, safetensors, JAX and NumPy are
-compared with where they can be (tests/bench/requirements.txt). Buckets need build/moto and what tests/python
-imports. Everything it writes is removed again.
-"""
+Needs only Python and a build with its tests (bench_kernels). libshardinit is timed
+if NumPy can be imported. PyTorch, safetensors, JAX and NumPy are compared if they
+can be imported (tests/bench/requirements.txt). Buckets need build/moto and the
+imports of tests/python. The script removes everything that it writes."""
 
 import argparse
 import contextlib
@@ -63,11 +61,11 @@ class Row:
     name: str
     values: int
     bytes: int
-    work: Callable[[], "float | None"]  # It returns seconds, unless these are the time of the call.
+    work: Callable[[], "float | None"]  # Returns seconds, or None to time the call.
 
 
 def run_command(*arguments, env=None):
-    """Runs a command; returns what it used: the peak of its memory in kB, and seconds of all its threads."""
+    """Runs a command and returns its resource usage, with the peak memory in kB and the seconds of all its threads."""
     process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
     message = process.stderr.read()
@@ -102,7 +100,7 @@ def write_spec(path, dtype, init, layers, ranks=1, shape=SHAPE, engine="philox4x
 
 
 def kernels(binary, pattern):
-    """Name -> items or bytes per second of the kernel benchmarks that match."""
+    """Returns name → items or bytes per second for the kernel benchmarks that match."""
     out = subprocess.run([binary, f"--benchmark_filter={pattern}", "--benchmark_format=json",
                           "--benchmark_min_time=0.2"], check=True, capture_output=True, text=True)
     return {row["name"]: row.get("items_per_second") or row.get("bytes_per_second")
@@ -128,7 +126,7 @@ def kernel_rows(options):
 
 
 def bound(options, layers, dtype):
-    """Returns the seconds of drawing and hashing on all cores, with nothing else to do."""
+    """Returns the seconds that all cores need for drawing and hashing alone."""
     rates = kernels(options.kernels, f"/normal/{dtype}$|^sha256_of_two$")
     draw = next(rate for name, rate in rates.items() if name.endswith(f"/normal/{dtype}"))
     hash_rate = rates["sha256_of_two"]
@@ -211,7 +209,7 @@ def rival_rows(options, folder, out, layers):
 
 
 def load_library(binary):
-    """The Python package, with the library that lies beside the program; None without NumPy."""
+    """Returns the Python package with the library next to the program, or None without NumPy."""
     os.environ.setdefault("SHARDINIT_LIBRARY", str(binary.parent / "libshardinit.so.1"))
     sys.path.insert(0, str(ROOT / "src/python"))
     return optional("shardinit")
@@ -239,17 +237,17 @@ def library_rows(options, folder):
                           lambda spec=spec, threads=threads: generate(spec, threads))
 
 
-# Reading, warm.
+# Reading from the page cache.
 
 
 def load_rows(options, folder):
-    """Whole tensors into new memory, out of files that are in the page cache."""
+    """Reads whole tensors into new memory, from files in the page cache."""
     library, torch = load_library(options.binary), optional("torch")
     safetensors = optional("safetensors.torch")
     if not (library and torch and safetensors):
         return
     module, dcp = importlib.import_module("shardinit.torch"), importlib.import_module("torch.distributed.checkpoint")
-    warnings.filterwarnings("ignore", module="torch")  # That dcp runs in one process.
+    warnings.filterwarnings("ignore", module="torch")  # A warning about DCP in a single process.
     layers = max(1, round(min(options.gigabytes, 2) * 1e9 / (LAYER * 2)))
     spec = write_spec(folder / "load.yaml", "bf16", "normal", layers, ranks=4)
     checkpoint, by_safetensors, by_dcp = (folder / f"load-{name}" for name in ("gen", "safetensors", "dcp"))
@@ -321,7 +319,7 @@ def load_rows(options, folder):
               lambda: module.load_state_dict(checkpoint, verify=True))
 
 
-# Copying, from a checkpoint that is in the page cache as far as that holds it.
+# Copying from a checkpoint in the page cache, as far as it fits.
 
 
 def seconds_of_copy(to, *command):
@@ -336,7 +334,7 @@ def seconds_of_copy(to, *command):
 
 
 def convert_rows(options, folder, out):
-    """A folder of safetensors files to other formats and layouts, against cp of its files."""
+    """Converts a folder of safetensors files to other formats and layouts; compares with cp."""
     binary, source, spec = options.binary, folder / "convert-source", folder / "convert.yaml"
     layers = max(2, round(options.gigabytes * 1e9 / (LAYER * 2)) // 2 * 2)
     spec.write_text(SPEC.format(engine="philox4x32", dtype="bf16", ranks=1, shape=list(SHAPE), layers=layers,
@@ -365,7 +363,7 @@ layouts:
 
 
 def reshard_rows(options, folder, out):
-    """A checkpoint of four ranks to another mesh, against cp of its files."""
+    """Reshards a checkpoint of four ranks to another mesh; compares with cp."""
     binary, source = options.binary, folder / "reshard-source"
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
     spec = folder / "reshard.yaml"
@@ -385,11 +383,11 @@ def reshard_rows(options, folder, out):
               "-o")
 
 
-# Buckets, in the memory of a server of this machine, which takes most of the time.
+# Buckets in the memory of a server on this machine, which takes most of the time.
 
 
 class Buckets:
-    """moto's server, which is started where a row needs it, and ends with `stack`."""
+    """Starts moto's server when a row needs it; it ends with `stack`."""
 
     def __init__(self, folder, stack):
         sys.path.insert(0, str(ROOT / "tests/python"))
@@ -411,7 +409,7 @@ class Buckets:
 
     @property
     def env(self):
-        # Debian's rclone fails where AWS_CA_BUNDLE is set.
+        # Debian's rclone fails if AWS_CA_BUNDLE is set.
         return {**self.module.KEYS, "AWS_ENDPOINT_URL": self.server.url, "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_CA_BUNDLE": "", "RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_S_TYPE": "s3",
                 "RCLONE_CONFIG_S_PROVIDER": "Other",
@@ -419,7 +417,7 @@ class Buckets:
 
 
 def bucket_rows(options, folder, out, buckets):
-    """A checkpoint of four ranks into a bucket, against rclone's copy of its files there."""
+    """Writes a checkpoint of four ranks into a bucket; compares with rclone copying its files there."""
     rclone = shutil.which("rclone")
     if not buckets or not rclone:
         return
@@ -547,7 +545,7 @@ def growth(options, folder, out, stack):
                 continue
             measure("GB", gigabytes, command, size, spec)
         gigabytes *= 2
-    most = 4_000_000  # a spec may have no more
+    most = 4_000_000  # the limit of a spec
     for tensors in [*(10 ** exponent for exponent in range(1, 7)), most] if asks_for("tensors") else []:
         write_spec(spec, "bf16", "normal", tensors, shape=(8, 128))
         measure("tensors", tensors, "plan", tensors * 2048, spec)
@@ -575,7 +573,7 @@ def growth(options, folder, out, stack):
         for end in ["h5", "json"]:
             assert buckets.server.request("DELETE", f"/bucket/x/ranks/rank-00000.{end}")[0] == 204
         measure("bucket", ranks, "gen", size, spec, "--ranks", 0, "-o", name="one rank", buckets=buckets)
-    # As many tensors and ranks as Llama 3.1 405B has on 512 ranks, but hardly any data: receipts are all there is.
+    # The tensors and ranks of Llama 3.1 405B on 512 ranks, but with hardly any data, so receipts dominate.
     if asks_for("receipts"):
         write_spec(spec, "bf16", "normal", 1137, 512, shape=(512, 8))
         measure("receipts", 512, "gen", 1137 * 512 * 16, spec, keep=True)

@@ -1,12 +1,10 @@
-"""Values made by kernels of a CUDA device, against those that the processor makes.
+"""Compares values made by kernels on a CUDA device with the processor's.
 
     python fills.py [--seed N] [--cases N] [PART …]
 
-The parts are `words`, `bits`, `billions`, `models`, `speed` and `fsdp2`; all of them if none is named. It needs
-PyTorch with CUDA, and the package `shardinit` with its library. A difference is printed with the spec that shows it,
-and ends in status 1. With `--driver FILE`, the part `bits` uses a library that stands in for CUDA's driver
-(tests/support/fake_cuda.cc).
-"""
+The parts are `words`, `bits`, `billions`, `models`, `speed` and `fsdp2`; the default is all of them. Needs PyTorch with
+CUDA, and the package `shardinit` with its library. For a difference it prints the spec, and exits with status 1. With
+`--driver FILE`, the part `bits` uses a library that replaces CUDA's driver (tests/support/fake_cuda.cc)."""
 
 import argparse
 import ctypes
@@ -36,12 +34,12 @@ INITS = (
     "{truncated_normal: {std: 0.02}}", "{truncated_normal: {mean: 1, std: 2, low: -1, high: 3.5}}",
     "{truncated_normal: {std: 1, low: 2, high: 5}}", "{truncated_normal: {std: 1, low: 0, high: 2}}",
     "zeros", "ones", "{constant: {value: -1.7}}",
-    # Numbers that small types do not hold, the largest and the smallest scales, and the farthest tails.
+    # Numbers that small types cannot represent, the largest and smallest scales, and the farthest tails.
     "{normal: {std: 1.0e+5}}", "{normal: {std: 1.0e+30}}", "{normal: {std: 1.0e-24}}",
     "{uniform: {low: -1.0e+6, high: 3}}",
     "{truncated_normal: {std: 1, low: 4.5, high: 8}}", "{truncated_normal: {std: 1, low: -0.001, high: 0.002}}",
 )  # fmt: skip
-# The values of these are made by the processor.
+# The processor makes these values.
 OTHERS = (
     "orthogonal", "{expr: 'normal() * 0.1 + i0 / 3'}", "{sparse: {sparsity: 0.3}}", "{normalized: {axis: 0}}", "eye",
 )  # fmt: skip
@@ -55,7 +53,7 @@ def say(*words):
 
 
 def spec_of(tensors, engine="philox4x32", seed=1):
-    """An open spec of tensors: name → (shape, dtype, init)."""
+    """Opens a spec of tensors, given as name → (shape, dtype, init)."""
     text = f"shardinit: 1\nname: device\nengine: {engine}\nseed: {seed}\nfans: out_in\ndtype: f32\nmodules:\n"
     for name, (shape, dtype, init) in tensors.items():
         text += f"  {name}: {{shape: {list(shape)}, dtype: {dtype}, init: {init}}}\n"
@@ -66,7 +64,7 @@ def spec_of(tensors, engine="philox4x32", seed=1):
 
 
 class Card:
-    """Memory of the device that PyTorch uses."""
+    """Memory on the device that PyTorch uses."""
 
     def take(self, size):
         self.memory = torch.full((size,), GUARD, dtype=torch.uint8, device="cuda")
@@ -77,7 +75,7 @@ class Card:
 
 
 class FakeCard:
-    """Memory that a stand-in of CUDA's driver takes for a device's."""
+    """Memory that a stand-in for CUDA's driver treats as the device's."""
 
     def __init__(self, driver):
         self.driver = ctypes.CDLL(driver)
@@ -95,7 +93,7 @@ class FakeCard:
 
 
 def is_accepted(engine, dtype, init):
-    """True but for numbers that the type does not hold, which no spec may ask for."""
+    """Returns whether the type can represent all numbers; a spec must not request others."""
     try:
         spec_of({"w": ((8,), dtype, init)}, engine).close()
     except shardinit.SpecError as error:
@@ -105,7 +103,7 @@ def is_accepted(engine, dtype, init):
 
 
 def random_case(draw):
-    """A shape, and a box in it of at most some 200,000 elements."""
+    """Draws a shape, and a box in it of about 200,000 elements or fewer."""
     dimensions = draw.choice([0, 1, 1, 2, 2, 2, 3, 4, 5])
     shape, start, extent, room = [], [], [], draw.choice([1, 40, 3000, 200_000])
     for place in range(dimensions):
@@ -123,7 +121,7 @@ def random_case(draw):
 
 
 def check_case(card, engine, seed, shape, start, extent, dtype, init, shift):
-    """Why a part that a kernel makes is wrong; None if it is right."""
+    """Returns why a part made by a kernel is wrong, or None if it is right."""
     with spec_of({"w": (shape, dtype, init)}, engine, seed) as spec:
         slices = tuple(slice(o, o + n) for o, n in zip(start, extent, strict=True))
         wanted = torch.frombuffer(bytearray(spec.generate("w", slices).tobytes()), dtype=torch.uint8)
@@ -147,7 +145,7 @@ def check_case(card, engine, seed, shape, start, extent, dtype, init, shift):
 
 
 def smaller(case):
-    """Yields cases that are a little smaller."""
+    """Yields slightly smaller cases."""
     engine, seed, shape, start, extent, dtype, init, shift = case
     for d in range(len(shape)):
         for n in {extent[d] // 2, extent[d] - 1} - {0}:
@@ -159,7 +157,7 @@ def smaller(case):
 
 
 def report(card, case, why):
-    """Shrinks a case that is wrong, and prints it."""
+    """Shrinks a failing case and prints it."""
     tried = 0
     while tried < 200:
         for each in smaller(case):
@@ -193,7 +191,7 @@ def bits(options):
 
 
 def words(options):
-    """All 2^32 words, by a kernel that compares on the device (tests/device/words.cu)."""
+    """Checks all 2^32 words, by a kernel that compares them on the device (tests/device/words.cu)."""
     path = os.path.join(options.prepared or "", "words.ptx")
     if not os.path.exists(path):
         say("words: NOT TESTED, since there is no words.ptx of tests/device/prepare.py (--prepared FOLDER)")
@@ -235,7 +233,7 @@ def words(options):
 
 
 def billions(options):
-    """Whole tensors of 2^30 elements and more, against the processor's."""
+    """Compares whole tensors of 2^30 elements and more with the processor's."""
     rows = 1 << 15
     for engine, dtype, init, columns in (
         ("philox4x32", "bf16", INITS[0], 1 << 17), ("philox4x32", "f32", INITS[0], 1 << 15),
@@ -258,7 +256,7 @@ def billions(options):
 
 
 def models(options):
-    """Tensors of PyTorch on the device: strided ones, casts, streams, and initializers that have no kernel."""
+    """Checks PyTorch tensors on the device: strided ones, casts, streams, and initializers without a kernel."""
     tensors = {f"t{i}": ((64, 24), dtype, init)
                for i, (dtype, init) in enumerate(itertools.product(("f32", "bf16"), INITS + OTHERS))}
     wrong = 0
@@ -297,7 +295,7 @@ def models(options):
 
 
 def seconds(call, repeats=12):
-    """The median of so many calls, by the device's own events."""
+    """Returns the median time of `count` calls, by the device's own events."""
     call()
     times = []
     for _ in range(repeats):
@@ -348,7 +346,7 @@ def speed_of(name, memory):
 
 
 def config_of(spec_path):
-    """The spec of Mistral 7B as it is shipped."""
+    """Returns the shipped spec of Mistral 7B."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs", spec_path)
 
 
@@ -419,7 +417,7 @@ def fsdp2(options):
         f"ln(vocabulary) is {math.log(32768):.4f}")
     if by_spec != by_files or not abs(by_spec - math.log(32768)) < 2:
         failed.append("fsdp2")
-    # The constructor that draws on the device, for comparison.
+    # For comparison, the constructor draws on the device.
     del model
     torch.cuda.empty_cache()
     begin = time.monotonic()
@@ -437,7 +435,7 @@ def main():
     parser.add_argument("--cases", type=int, default=600)
     parser.add_argument("--prepared", help="the folder that tests/device/prepare.py made")
     parser.add_argument("--driver", help="a stand-in for CUDA's driver")
-    parser.add_argument("--folder", help="where files of some 15 GB are made")
+    parser.add_argument("--folder", help="folder for files of about 15 GB")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.driver:
@@ -452,7 +450,7 @@ def main():
         begin = time.monotonic()
         try:
             globals()[part](options)
-        except Exception as error:  # The other parts still say what they find.
+        except Exception as error:  # The other parts still report their results.
             say(f"{part}: {type(error).__name__}: {error}")
             if os.environ.get("DEBUG"):
                 raise

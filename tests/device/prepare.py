@@ -1,11 +1,10 @@
-"""Prepares what tests/device/program.py checks on a machine with an accelerator, where shardinit is not built:
+"""Writes the cases that tests/device/program.py checks on a machine with an accelerator and without a build:
 
     python tests/device/prepare.py FOLDER
 
-The cases are those of tests/python/test_program.py, as modules for one device. The new folder gets the modules,
-`expected.npz` with the words that `gen` writes, and `cases.json`, which says what is where; and `words.ptx`, a kernel
-that tests/device/fills.py runs.
-"""
+The cases come from tests/python/test_program.py, as modules for one device. The new folder contains the modules;
+`expected.npz` with the words that `gen` writes; `cases.json`, an index of these; and `words.ptx`, a kernel for
+tests/device/fills.py."""
 
 import argparse
 import gzip
@@ -24,18 +23,18 @@ import test_program
 from clients import gen_ok
 from support import BINARY, DTYPES, ROOT, TINY, run_json, run_ok
 
-import shardinit  # `clients` says where the package is.
+import shardinit  # `clients` adds the package to the path.
 
 WORDS_PTX = BINARY.parents[1] / "tests/words.ptx"
-# The elements of a result whose words are kept; of the others there is a digest of all.
+# The number of words that are stored for a result. The digest covers all of them.
 WORDS = 1 << 12
-# The tensors of a module, where tables have hundreds: several are compiled at once, and an error costs only one.
+# Tensors in each module of a table with hundreds: several modules compile at once, and an error costs only one.
 TENSORS = 64
 LARGE = [32768, 8192]
 
 
 class Cases:
-    """The contents of the folder, while it is prepared."""
+    """The contents of the folder while it is prepared."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -43,13 +42,13 @@ class Cases:
         self.cases, self.kinds, self.large, self.left_out, self.of_ranks = [], [], [], [], []
 
     def module(self, text):
-        """Writes a module, once, and returns the name of its file."""
+        """Writes a module once, and returns its file's name."""
         name = hashlib.sha256(text.encode()).hexdigest()[:16] + ".mlir.gz"
         (self.folder / name).write_bytes(gzip.compress(text.encode(), mtime=0))
         return name
 
     def expected(self, case, arrays):
-        """Keeps the words of a case's results; returns what is said of each of them."""
+        """Stores the words of a case's results; returns a description of each result."""
         results, kept = [], []
         for name, array in arrays.items():
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -61,7 +60,7 @@ class Cases:
         return results
 
     def add(self, name, text, arrays, turn, may_differ=None):
-        """Adds a case: a module, its results, when it is its turn, and per result the elements that may be others."""
+        """Adds a case: a module, its results, its turn, and for each result the elements that may differ."""
         assert name not in self.words, name
         self.cases.append({"name": name, "file": self.module(text), "turn": turn,
                            "results": self.expected(name, arrays), "may_differ": may_differ or {}})
@@ -87,17 +86,17 @@ def add_known_answers(cases, folder):
 
 
 def stacked(name, arrays):
-    """The values of a result of `--stack`, from those of the tensors that it joins."""
+    """Returns the values of a result of `--stack`, from the tensors that it joins."""
     layers = [arrays[name.replace("*", str(i))] for i in range(len(arrays)) if name.replace("*", str(i)) in arrays]
     return np.stack(layers) if "*" in name else arrays[name]
 
 
 def add_spec(cases, name, spec, *options, ranks=None, arithmetics=("f32", "f64"), stack=False):
-    """Adds the modules of a spec's text or file: of these ranks alone, or of a mesh of one device."""
+    """Adds the modules of a spec, given as text or a file: for these ranks, or for a mesh of one device."""
     with tempfile.TemporaryDirectory() as folder:
         made = shardinit.open(gen_ok(spec, folder, *options, "--replicas", "full"))
         path = pathlib.Path(folder, "spec.yaml") if isinstance(spec, str) else spec
-        # It is first the turn of the rank in the middle, since time may not suffice for the others.
+        # The rank in the middle comes first, since time may not suffice for the others.
         for number, rank in enumerate(sorted(ranks, key=lambda r: r != ranks[len(ranks) // 2]) if ranks else [None]):
             arrays = test_program.boxes_of(made, rank or 0)
             if stack:
@@ -141,7 +140,7 @@ def add_specs(cases, folder):
 
 
 def add_kinds(cases, folder):
-    """The kinds of Llama 3.1 405B: for a rank of its own mesh, and for one device that holds all."""
+    """Adds the kinds of Llama 3.1 405B: for one rank of its own mesh, and for one device that holds everything."""
     config = ROOT / "configs/llama3.1-405b.yaml"
     cases.of_ranks.append(f"{config.stem} (its kinds)")
     for name, options, largest in (
@@ -169,7 +168,7 @@ def add_kinds(cases, folder):
 
 
 def add_large(cases, folder):
-    """Large tensors of normal numbers, for how many a second are made."""
+    """Adds large tensors of normal numbers, to measure how many are made each second."""
     for engine in ("philox4x32", "jax_threefry"):
         for dtype in ("bf16", "f32"):
             spec = folder / "large.yaml"
@@ -200,7 +199,7 @@ def main():
         add_kinds(cases, pathlib.Path(temporary))
         add_large(cases, pathlib.Path(temporary))
     cases.write()
-    if WORDS_PTX.is_file():  # Builds without clang have none, and fills.py says so.
+    if WORDS_PTX.is_file():  # Builds without clang have no kernel, and fills.py reports it.
         shutil.copy(WORDS_PTX, folder)
     files = list(folder.iterdir())
     print(f"{len(cases.cases)} cases, {len(cases.kinds)} kinds of tensors, {len(cases.large)} large tensors: "

@@ -1,11 +1,10 @@
-"""Compares, bit for bit, what a device makes of the programs of tests/device/prepare.py with what `gen` writes:
+"""Runs the programs of tests/device/prepare.py on a device, and compares the results bit for bit with `gen`:
 
     python tests/device/program.py FOLDER [--platform cuda] [--seconds 170] [--options xla_gpu_ftz=true ...]
 
-It needs JAX, NumPy and the folder `tests`. Then it measures the time to compile the kinds of Llama 3.1 405B, and how
-many normal numbers a second the device makes, beside jax.random. Its exit status is 1 if a module fails or makes
-another bit than it should, with the exception of the elements that cases.json lists.
-"""
+Needs JAX, NumPy and the folder `tests`. Then it measures the time to compile the kinds of Llama 3.1 405B, and how many
+normal numbers the device makes each second, compared with jax.random. The exit status is 1 if a module fails or
+a bit differs, except in elements that cases.json lists."""
 
 import argparse
 import concurrent.futures
@@ -24,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 import xla_modules
 
-# A module that compiles for longer than this no longer keeps the rest from being run.
+# Other modules no longer wait for one that compiles longer than this.
 PATIENCE = 60
 SLOW = f"not done after {PATIENCE} seconds or more"
 LATE = "not begun for want of time"
@@ -37,13 +36,13 @@ def say(text=""):
 # Comparing ----------------------------------------------------------------------
 
 def ordered(word, size):
-    """The place of a float among all floats: neighbours differ by 1."""
+    """Returns the place of a float among all floats: neighbours differ by 1."""
     sign = 1 << (8 * size - 1)
     return -(word & (sign - 1)) if word & sign else word
 
 
 def shown(word, dtype):
-    """A word in hexadecimal digits, and as a number."""
+    """Returns a word in hexadecimal digits, and as a number."""
     with np.errstate(all="ignore"):
         number = np.array([word], f"u{dtype.itemsize}").view(dtype)[0]
     text = repr(float(number)) if dtype.kind in "fV" else str(number)
@@ -52,10 +51,9 @@ def shown(word, dtype):
 
 @dataclasses.dataclass
 class Difference:
-    """A result that has other bits: its name, how many elements differ (None if that is not known), and what differs.
+    """A result with other bits: its name, the number of different elements (None if unknown), and a description.
 
-    If cases.json lists all of them, `is_listed` holds; else those that it lists are not counted.
-    """
+    `is_listed` holds if cases.json lists all of them; otherwise listed elements do not count."""
 
     name: str
     count: int | None
@@ -64,7 +62,7 @@ class Difference:
 
 
 def difference_of(result, made, expected, listed):
-    """Compares an array with what is known of a result; returns None if it has these bits."""
+    """Compares an array with a described result; returns None if the bits are equal."""
     shape, size = tuple(result["shape"]), result["size"]
     if made.shape != shape or made.dtype.itemsize != size:
         text = f"it is {made.dtype}{list(made.shape)} instead of {list(shape)} of {size} bytes each"
@@ -106,7 +104,7 @@ class Outcome:
 
 
 class Session:
-    """The folder, the device, and what has come of the cases until now."""
+    """The folder, the device, and the outcomes of cases so far."""
 
     def __init__(self, folder, device, options):
         self.folder, self.device, self.options = folder, device, options
@@ -119,15 +117,15 @@ class Session:
         return xla_modules.compiled(text, [self.device], overrides=self.options)
 
     def arguments(self, case, module):
-        """The zero, if the module takes it, and its tables, on the device."""
+        """Places the module's arguments on the device: its zero, if it takes one, and its tables."""
         tables = [np.array(table, np.uint32) for table in case.get("tables", [])]
         return module.placed([np.uint32(0)] * (module.arguments - len(tables)) + tables)
 
     def compare(self, case, results, outcome, names):
-        """Notes which of the arrays have other bits than is expected."""
+        """Notes which arrays have other bits than expected."""
         words, start = self.expected[case["name"]], 0
         made = dict(zip(names, results, strict=True))
-        if case.get("tables") is not None:  # A kind's module does not say whose values it makes.
+        if case.get("tables") is not None:  # A kind's module does not name the tensors of its values.
             made = {case["results"][0]["name"]: results[0]}
         if made.keys() != {result["name"] for result in case["results"]}:
             outcome.error = f"its results are {sorted(made)}"
@@ -143,7 +141,7 @@ class Session:
                 outcome.equal += 1
 
     def run(self, case):
-        """Compiles a case, runs it and compares its results; an error is one of its outcomes."""
+        """Compiles and runs a case, and compares its results; an error is one of its outcomes."""
         outcome = Outcome()
         try:
             module = self.compiled(case)
@@ -158,7 +156,7 @@ class Session:
         return outcome
 
     def note(self, case, outcome):
-        """Says what came of a case."""
+        """Prints the outcome of a case."""
         if outcome.error == LATE:
             self.left_out[case["name"]] = LATE
             return
@@ -173,7 +171,7 @@ class Session:
             say(f"        {difference.name}: {difference.text}{' (listed)' if difference.is_listed else ''}")
 
     def run_all(self, cases, jobs, deadline):
-        """Runs cases, `jobs` at once, and begins none after the deadline."""
+        """Runs cases, `jobs` at once, and starts none after the deadline."""
         begun = {}
 
         def begin(case):
@@ -199,7 +197,7 @@ class Session:
         pool.shutdown(wait=False)
 
     def finish(self):
-        """Notes which of the slow cases are done by now."""
+        """Notes which slow cases have finished by now."""
         for future, case in self.unfinished.items():
             if future.done():
                 self.note(case, future.result())
@@ -210,7 +208,7 @@ class Session:
 # Speed --------------------------------------------------------------------------
 
 def seconds_of(make, runs):
-    """The median of the seconds that `make` takes until the arrays that it returns are there."""
+    """Returns the median of the seconds from calling `make` until its arrays are computed."""
     import jax
 
     jax.block_until_ready(make())
@@ -223,7 +221,7 @@ def seconds_of(make, runs):
 
 
 def measure(session, cases, runs, deadline):
-    """Returns lines: how many numbers a second the large modules make, beside jax.random.normal."""
+    """Returns lines with the numbers that large modules and jax.random.normal make each second."""
     import jax
 
     lines = []
@@ -257,7 +255,7 @@ def measure(session, cases, runs, deadline):
 # All of it ----------------------------------------------------------------------
 
 def summarize(session, described, lines):
-    """Says what was equal, what was not, and how long it took; returns whether all is good."""
+    """Prints equal and different results, and the time; returns whether everything is good."""
     say()
     for case in described["kinds"]:
         if outcome := session.outcomes.get(case["name"]):
@@ -303,8 +301,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--platform", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many seconds")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only what has this in its name")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this time")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count()), help="modules that are compiled at once")
     parser.add_argument("--runs", type=int, default=20, help="runs of which the median is taken")
     parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="debug options of XLA")
@@ -326,7 +324,7 @@ def main():
     session = Session(arguments.folder, device, options)
     turns = [[case for case in described["cases"] if case["turn"] == turn] for turn in range(3)]
     session.run_all(turns[0], arguments.jobs, deadline)
-    session.run_all(described["kinds"], 1, deadline)  # Their seconds are told, so each has the machine for itself.
+    session.run_all(described["kinds"], 1, deadline)  # Their times are reported, so each runs alone.
     lines = measure(session, described["large"], arguments.runs, deadline)
     for cases in turns[1:]:
         session.run_all(cases, arguments.jobs, deadline)
@@ -334,7 +332,7 @@ def main():
     is_good = summarize(session, described, lines)
     say(f"{where}: {time.monotonic() - begin:.0f} seconds")
     sys.stdout.flush()
-    os._exit(0 if is_good else 1)  # Threads of modules that are not done would go on.
+    os._exit(0 if is_good else 1)  # Threads of unfinished modules would continue.
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Tests that start a real cluster: not part of CI, since they need slurm-wlm, munge, openmpi-bin and mpich of
-Debian, root, and some minutes:
+"""Tests that start a real cluster. They are not part of CI, since they need root, some minutes, and Debian's slurm-wlm,
+munge, openmpi-bin and mpich:
 
     apt-get install slurm-wlm munge openmpi-bin mpich
     build/venv/bin/python -m pytest tests/engines
@@ -22,7 +22,7 @@ from slurm import Slurm, wait_for  # noqa: E402
 def slurm():
     if not shutil.which("slurmctld") or not shutil.which("munged") or os.geteuid() != 0:
         pytest.skip("not tested: needs slurm-wlm and munge, and root")
-    # Not in pytest's own folder: each run of pytest closes that to other users, and munged is one.
+    # Not in pytest's own folder, which each run closes to other users; munged is another user.
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         cluster = Slurm(pathlib.Path(folder))
         try:

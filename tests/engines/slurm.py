@@ -1,4 +1,4 @@
-"""Slurm's daemons, for the tests beside this file."""
+"""Runs Slurm's daemons for the tests in this folder."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def wait_for(condition, seconds=60, pause=0.3):
-    """What the condition returns as soon as it is true."""
+    """Returns the condition's result as soon as it is true."""
     end = time.monotonic() + seconds
     while True:
         if found := condition():
@@ -57,7 +57,7 @@ def wait_for(condition, seconds=60, pause=0.3):
 
 
 class Slurm:
-    """Slurm's daemons on this machine, with several nodes, none of which is one."""
+    """Slurm's daemons on this machine, with several nodes, none of which is this machine."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -92,11 +92,11 @@ class Slurm:
         self._start(f"n{node}", "slurmd", "-D", "-N", f"n{node}")
 
     def kill_node(self, node):
-        """As if the machine were gone: the daemon and what it started."""
+        """Kills the daemon and everything that it started, as if the machine were gone."""
         if daemon := self.daemons.pop(f"n{node}", None):
             kill_tree(daemon.pid)
             daemon.wait()
-        # What runs a job's step is no child of the daemon, but writes to its log.
+        # The processes that run a job's step are not children of the daemon, but write to its log.
         for step in users_of(self.folder / f"log/slurmd-n{node}.log"):
             kill_tree(step)
 
@@ -108,7 +108,7 @@ class Slurm:
                               stdout=subprocess.PIPE).stdout.strip()
 
     def job(self, number):
-        """What Slurm says of a job, or of the first task of an array."""
+        """Returns Slurm's description of a job, or of the first task of an array."""
         words = self.run("scontrol", "show", "job", "-o", number).splitlines()[0].split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -117,7 +117,7 @@ class Slurm:
         return wait_for(lambda: (job := self.job(number))["JobState"] in ended and job, seconds)
 
     def begin_now(self, number):
-        """Slurm has a job that is queued again wait for two minutes, and sets that time late."""
+        """Starts a requeued job now: Slurm would delay it for two minutes, and sets its start time late."""
         def begins():
             if self.job(number)["JobState"] != "PENDING":
                 return True
@@ -137,10 +137,10 @@ class Slurm:
 
 
 def users_of(path):
-    """The processes that have a file open."""
+    """Returns the processes that have a file open."""
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # It has ended meanwhile.
+        with contextlib.suppress(OSError):  # The process has ended meanwhile.
             if any(os.readlink(f"/proc/{process}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{process}/fd")):
                 found.add(int(process))
     return found

@@ -1,5 +1,5 @@
-"""The script that `jobs mpi` prints, with the mpirun of Open MPI and of MPICH. Several nodes are names of this machine,
-and what would be ssh starts a process here."""
+"""Runs the script that `jobs mpi` prints with the mpirun of Open MPI and of MPICH. Several host names mean this
+machine, and a replacement for ssh starts processes here."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ NODES = ["127.0.1.1", "127.0.1.2", "127.0.1.3"]
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def cluster(request, tmp_path):
-    """The environment in which `mpirun` is that of one library, and has three nodes."""
+    """Returns an environment with one library's mpirun and three nodes."""
     mpirun = shutil.which(f"mpirun.{request.param}")
     if not mpirun:
         pytest.skip(f"not tested: needs {request.param}")
@@ -22,7 +22,7 @@ def cluster(request, tmp_path):
     programs.mkdir()
     (programs / "mpirun").write_text(f'#!/bin/sh\nexec {mpirun} "$@"\n')
     (programs / "mpirun").chmod(0o755)
-    # A host's name, then the command; options before it.
+    # Options, a host name, then the command.
     (programs / "here").write_text("""#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 shift
@@ -57,7 +57,7 @@ def test_mpi_job_on_three_nodes_makes_the_folder(cluster, tmp_path):
 
 
 def test_mpi_job_on_three_nodes_fills_a_bucket(cluster, tmp_path, object_store):
-    """A node has no variables but those that mpirun hands on, as behind ssh."""
+    """A node has only the variables that mpirun passes on, as with ssh."""
     programs = pathlib.Path(cluster["PATH"].partition(":")[0])
     here = (programs / "here").read_text()
     assert 'exec sh -c "$*"' in here
@@ -83,7 +83,7 @@ def test_mpi_process_uses_all_cores(cluster, tmp_path):
 
 @pytest.mark.parametrize("status, runs", [(2, 1), (4, 1), (70, 1), (3, 3), (137, 3)])
 def test_mpi_job_retries_only_transient_failures(cluster, tmp_path, status, runs):
-    """What would come again is not tried again; the rest is, twice."""
+    """Errors that would recur are not retried; others are retried twice."""
     script = script_of(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", 1)
     fails = tmp_path / "fails"
     end = "kill -9 $$" if status == 137 else f"exit {status}"
@@ -91,7 +91,7 @@ def test_mpi_job_retries_only_transient_failures(cluster, tmp_path, status, runs
     fails.chmod(0o755)
     script.write_text(script.read_text().replace("shardinit=shardinit", f"shardinit={fails}"))
     result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
-    # MPICH gives the number of the signal alone.
+    # MPICH returns only the signal's number.
     assert result.returncode in (status, status - 128), result.stdout
     assert (tmp_path / "runs").read_text().count("\n") == runs
 

@@ -1,5 +1,5 @@
-"""The scripts that `jobs slurm` prints, in a real Slurm of four nodes on this machine: they make the bytes of one run,
-whatever happens to them."""
+"""Runs the scripts that `jobs slurm` prints in a real Slurm with four nodes on this machine. Whatever happens, they
+make the same bytes as a single run."""
 
 import os
 import signal
@@ -25,8 +25,8 @@ modules:
 
 @pytest.fixture
 def made(tmp_path):
-    """Returns a function that writes a spec and a script of jobs, and makes the folder that they have to make. A run of
-    `gen` waits first for as many seconds as `set_delay` says."""
+    """Returns a function that writes a spec and a job script, and returns the script and its output folder. Each run of
+    `gen` first waits for the seconds given to `set_delay`."""
     def make(*options, out=tmp_path / 'out "$(x)"'):
         (tmp_path / "a folder").mkdir()
         spec = tmp_path / "a folder/it's $HOME.yaml"
@@ -52,7 +52,7 @@ def log_of(tmp_path, job):
 
 
 def processes_of(folder):
-    """The runs of shardinit that write to the folder."""
+    """Returns the runs of shardinit that write to the folder."""
     found = subprocess.run(["ps", "-eww", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
     return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
 
@@ -63,13 +63,13 @@ def test_slurm_job_on_four_nodes_makes_the_folder(slurm, made, tmp_path):
     assert slurm.job(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
     assert tree_of(out) == tree_of(tmp_path / "whole")
     assert log_of(tmp_path, job).count("shardinit: wrote 8.4 MB") == 4
-    # Another number of nodes makes the same, and finds it.
+    # Another number of nodes makes the same folder, and finds it complete.
     job = slurm.submit("--wait", "--nodes=3", script, cwd=tmp_path)
     assert slurm.job(job)["NumNodes"] == "3" and tree_of(out) == tree_of(tmp_path / "whole")
 
 
 def test_slurm_task_uses_all_cores(slurm, tmp_path):
-    """Within srun of the script: the node has two, and a task of one core would see one."""
+    """Tests srun in the script: a node has two cores, and a one-core task would see only one."""
     (tmp_path / "cores").write_text("#!/bin/sh\nnproc >> " + str(tmp_path / "seen") + "\n")
     (tmp_path / "cores").chmod(0o755)
     text = run_ok("jobs", "slurm", "llama3-tiny", "-o", tmp_path / "out", "--nodes", 2).stdout
@@ -79,7 +79,7 @@ def test_slurm_task_uses_all_cores(slurm, tmp_path):
 
 
 def test_slurm_job_requeues_itself_after_sigkill(slurm, made, tmp_path):
-    """The job queues itself after a killed task, three times at most."""
+    """The job requeues itself after a killed task, at most three times."""
     script, out = made("--nodes", 2)
     set_delay(tmp_path, 20)
     job = slurm.submit(script, cwd=tmp_path)
@@ -105,10 +105,10 @@ def test_slurm_job_does_not_retry_mistakes(slurm, made, tmp_path):
 
 
 def test_slurm_job_requeues_itself_before_the_time_limit(slurm, made, tmp_path):
-    """A minute before it the job queues itself; what was done stays."""
+    """The job requeues itself a minute before the limit, and completed ranks stay."""
     script, out = made("--nodes", 1)
     set_delay(tmp_path, 300)
-    # A limit of a minute is over at once.
+    # Slurm signals the job a minute before its limit: here at once.
     job = slurm.submit("--time=1", script, cwd=tmp_path)
     wait_for(lambda: slurm.job(job)["Restarts"] == "1", 100)
     wait_for(lambda: not processes_of(out))
@@ -120,7 +120,7 @@ def test_slurm_job_requeues_itself_before_the_time_limit(slurm, made, tmp_path):
 
 
 def test_slurm_job_resumes_after_a_lost_node(slurm, made, tmp_path):
-    """Slurm queues the job again, and other nodes make what the lost one had to make."""
+    """Slurm requeues the job, and other nodes make the lost node's ranks."""
     script, out = made("--nodes", 3)
     set_delay(tmp_path, 30)
     wait_for(slurm.is_idle)
@@ -161,7 +161,7 @@ def test_slurm_array_makes_the_folder(slurm, made, tmp_path):
 
 
 def test_slurm_array_requeues_only_missing_parts(slurm, made, tmp_path):
-    """Only the parts that are missing are queued again."""
+    """Only missing parts are requeued."""
     script, out = made("--array", "--nodes", 8)
     said = subprocess.run(["sh", script, "--begin=now+5"], env=slurm.env, cwd=tmp_path, check=True, text=True,
                           stdout=subprocess.PIPE).stdout
@@ -190,7 +190,7 @@ def test_slurm_array_ends_after_a_mistake(slurm, made, tmp_path):
 
 @pytest.mark.parametrize("options", [[], ["--array"]])
 def test_slurm_jobs_fill_a_bucket(slurm, made, tmp_path, object_store, options):
-    """Jobs have the variables of whoever submits them."""
+    """Jobs have the variables of the user who submits them."""
     script, url = made("--nodes", 4, *options, out="s3://bucket/it's $x")
     env = {**slurm.env, **object_store.environment}
     submit = ["sh", script] if options else ["sbatch", "--wait", script]
@@ -203,7 +203,7 @@ def test_slurm_jobs_fill_a_bucket(slurm, made, tmp_path, object_store, options):
 
 
 def test_slurm_arrays_above_the_limit_are_rejected(slurm, tmp_path):
-    """Slurm here has its default limit: 1,001 tasks are taken, and more are refused before Slurm does."""
+    """Slurm here has its default limit: 1,001 tasks are accepted, and `jobs` rejects more before Slurm does."""
     assert "MaxArraySize            = 1001" in slurm.run("scontrol", "show", "config")
     text = run_ok("jobs", "slurm", "llama3.1-405b", "-o", tmp_path / "out", "--array", "--nodes", 1001).stdout
     (tmp_path / "job.sh").write_text(text)

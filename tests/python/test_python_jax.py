@@ -1,4 +1,4 @@
-"""Loading checkpoints into JAX on 8 devices is bit-exact, and each device reads only its slice."""
+"""Checkpoints load into JAX on 8 devices bit for bit, and each device reads only its slice."""
 
 import dataclasses
 import json

@@ -47,8 +47,8 @@ TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_longer_vocabulary_equals_resize_token_embeddings(tmp_path, tied):
-    """New rows equal those of resize_token_embeddings: 355 tokens padded to a multiple of 8, with tied and separate
-    heads."""
+    """New rows equal the rows that resize_token_embeddings adds: 355 tokens padded to a multiple of 8, with tied and
+    separate heads."""
     torch.manual_seed(5)
     old = transformers.LlamaForCausalLM(transformers.LlamaConfig(tie_word_embeddings=tied, **GROWN))
     for table in {old.model.embed_tokens.weight, old.lm_head.weight}:

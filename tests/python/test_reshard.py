@@ -286,7 +286,7 @@ def test_reshard_records_slices_and_devices(tmp_path):
         said = run_ok("reshard", pair, "--mesh", axes, "-o", tmp_path / name).stderr
         assert ("not known" in said) == (name == "i") and (tree_of(tmp_path / name) == tree_of(pair)) == (name == "j")
     spec.write_text(spec.read_text().replace("x: 2, y: 2}", "x: 8}").replace("[1, 0, 3, 2]", "tray_ring"))
-    # The spec says that devices are in the default order.
+    # The spec sets the default order of devices.
     two = ["--mesh", "x=2", "--set", "mesh.devices=row_major"]
     assert "not known" not in run_ok("reshard", ring, "--spec", spec, *two, "-o", tmp_path / "k").stderr
     # The same plan with other devices is a different copy.

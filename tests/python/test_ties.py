@@ -73,8 +73,8 @@ def test_equal_keys_without_a_tie_are_rejected(tmp_path):
 @pytest.mark.parametrize("order", list(itertools.permutations(["a", "tied", "keyed"])), ids="-".join)
 @pytest.mark.parametrize("others", ["", "first", "last"])
 def test_ties_and_equal_keys_are_told_apart(tmp_path, order, others):
-    """A tied tensor may share its stream and a tensor with equal `key` may not, in any order and next to other tied
-    pairs."""
+    """Only a tied tensor may share a stream; a tensor with an equal `key` is rejected. This holds in any order and next
+    to other tied pairs."""
     keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}
     lines = {path: f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}{key}}}\n" for path, key in keys.items()}
     good = [f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}, tie: b{number}}}\n"

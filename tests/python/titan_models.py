@@ -1,4 +1,4 @@
-"""torchtitan's own modules, and tiny models of it beside the settings of configs/ that are the same."""
+"""torchtitan's modules, and tiny torchtitan models with the equivalent settings of configs/."""
 
 import dataclasses
 import importlib
@@ -15,8 +15,8 @@ SPECS = {"llama": (ROOT / "configs/llama3.1-8b.yaml", [f"vars.{name}={value}" fo
 
 
 def titan(module, *without):
-    """A module of torchtitan, imported with stand-ins for Triton, of which it needs nothing without a GPU, and for
-    the packages `without`."""
+    """Imports a module of torchtitan, with stand-ins for Triton, which it needs only on GPUs, and for the packages
+    `without`."""
     import torch._dynamo
     import torch._inductor.compile_fx
     import torch.nn.attention.flex_attention
@@ -38,7 +38,7 @@ def small(config, width, vocab, **more):
 
 
 def llama_config(llama3, kind=None):
-    """A config of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
+    """Returns a config of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
     layers = llama3._build_llama3_layers(
         fuse_qkv=kind == "fused", n_layers=LLAMA["layers"], dim=LLAMA["d"], n_heads=LLAMA["heads"], n_kv_heads=LLAMA["kv_heads"],
         hidden_dim=LLAMA["ff"], attn_backend="flex",
@@ -48,7 +48,7 @@ def llama_config(llama3, kind=None):
 
 
 def deepseek_config(deepseek):
-    """A config of the module torchtitan.models.deepseek_v3."""
+    """Returns a config of the module torchtitan.models.deepseek_v3."""
     config, s = deepseek._debugmodel("flex", "standard"), DEEPSEEK
     layers = deepseek._build_dsv3_layers(
         n_layers=s["layers"], n_dense_layers=s["dense_layers"], dim=s["d"], n_heads=s["heads"],

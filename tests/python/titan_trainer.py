@@ -1,14 +1,13 @@
-"""torchtitan's own Trainer, on CPUs: `main` takes three steps of each run that a file of JSON names, and writes the
-losses of each to another.
+"""Runs torchtitan's Trainer on CPUs: `main` trains each run of a JSON file for three steps, and writes the losses to
+another file.
 
-A run is {"model": NAME of a function here, "ranks": NUMBER of processes, "values": FILE or null, "arguments": those
-of torchtitan's command line}. Values are a dict that torch.save wrote, from path to whole tensor, which
-load_state_dict takes in place of a checkpoint.
+A run is {"model": NAME of a function here, "ranks": NUMBER of processes, "values": FILE or null, "arguments":
+torchtitan's command line}. FILE contains a dict from path to whole tensor, written by torch.save; load_state_dict
+loads it instead of a checkpoint.
 
-What is not torchtitan's own stands in for what CPUs lack: statistics of the device, FlexAttention's backward pass
-(its ScaledDotProductAttention is taken), reductions that scale (gloo has none); and for what is not needed: a
-tokenizer, a data set, TensorBoard.
-"""
+Stand-ins replace what CPUs lack: device statistics, FlexAttention's backward pass (ScaledDotProductAttention is used),
+and reductions that scale (gloo has none). Others replace parts that the test does not need: a tokenizer, a data set and
+TensorBoard."""
 
 import json
 import os
@@ -36,7 +35,8 @@ from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa
 metrics.build_device_memory_monitor = lambda: types.SimpleNamespace(
     device_name="cpu", reset_peak_stats=lambda: None, get_peak_stats=lambda: metrics.DeviceMemStats(*[0] * 6))
 trainer.dist_utils.set_pg_timeouts = lambda **_: None
-trainer.time = types.SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda _: None)  # It waits for others.
+# It waits for the other ranks.
+trainer.time = types.SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda _: None)
 
 
 class NoTokenizer(tokenizer.BaseTokenizer):
@@ -51,7 +51,7 @@ class NoTokenizer(tokenizer.BaseTokenizer):
 
 
 class Tokens(torch.utils.data.IterableDataset):
-    """A loader of random tokens, others on each rank."""
+    """Loads random tokens, different ones on each rank."""
 
     def __init__(self, seed, length):
         self.seed, self.length = seed, length
@@ -73,7 +73,7 @@ class DataLoader(dataloader.ParallelAwareDataloader):
 
 
 class Losses(metrics.MetricsProcessor):
-    """Metrics that keep all losses, bit for bit."""
+    """Keeps all losses, bit for bit."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(metrics.MetricsProcessor.Config):
@@ -103,7 +103,7 @@ def write_spec(model):
 
 
 def put_in(model, values):
-    """The values by hand."""
+    """Copies the values by hand."""
     state = model.state_dict()
     assert state.keys() == values.keys()
     for path, tensor in state.items():
@@ -121,7 +121,7 @@ def make_config(model):
         optimizer=optimizer.default_adamw(lr=1e-3), lr_scheduler=optimizer.LRSchedulersContainer.Config(warmup_steps=2),
         training=TrainingConfig(local_batch_size=2, seq_len=32, steps=3, disable_cuda_graphs=True,
                                 mixed_precision_param="float32"),
-        # PyTorch 2.13 has not what the default backend wants of fully_shard.
+        # PyTorch 2.13 lacks a function of fully_shard that the default backend needs.
         parallelism=ParallelismConfig(spmd_backend="partial_dtensor"),
         checkpoint=trainer.CheckpointManager.Config(load_only=True))
 
@@ -160,7 +160,7 @@ def main(given, result):
     with tempfile.TemporaryDirectory() as folder:
         for ranks in {run["ranks"] for run in runs}:
             here = [i for i, run in enumerate(runs) if run["ranks"] == ranks]
-            # Forked processes need not import again, which takes seconds.
+            # Forked processes need not repeat the imports, which take seconds.
             torch.multiprocessing.start_processes(
                 run_rank, (ranks, [runs[i] for i in here], folder), nprocs=ranks, start_method="fork")
             with open(f"{folder}/{ranks}.json") as file:

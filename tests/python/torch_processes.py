@@ -1,4 +1,4 @@
-"""Runs a function in processes that talk to each other through PyTorch's gloo."""
+"""Runs a function in several processes that communicate through PyTorch's gloo."""
 
 import multiprocessing
 import os
@@ -6,8 +6,8 @@ import os
 import torch
 import torch.distributed as dist
 
-# Processes are forked from one that has imported these and done nothing else: importing them takes each
-# some seconds. Its environment is that of the first test that starts any.
+# Processes are forked from a server that only has the imports below, which take seconds. The server keeps the
+# environment of the first test that starts processes.
 multiprocessing.set_forkserver_preload([
     "torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"])
 
@@ -24,7 +24,8 @@ def enter(rank, world, folder, work, arguments):
 
 
 def start(world, work, *arguments):
-    """Calls `work(rank, *arguments)` in as many processes, and waits for them; raises what one of them raises."""
+    """Calls `work(rank, *arguments)` in each of several processes, and waits for them. Raises an error of any of
+    them."""
     torch.multiprocessing.start_processes(work, arguments, nprocs=world, start_method="forkserver")
 
 

@@ -1,10 +1,10 @@
-"""One step of training in 8 processes over gloo, and the bytes that a rank sends in it over each axis of the mesh.
+"""Runs one training step in 8 processes over gloo, and counts the bytes that a rank sends over each mesh axis.
 
-`main` takes a list of runs as JSON, {"model": a function here, "mesh": {axis: size}, "tokens": of a rank, "settings":
-of the model}, and writes a list of {axis: bytes}. Collectives are those of PyTorch: fully_shard, parallelize_module,
-all_to_all_single. A DispatchMode sees each, with its operands; of n ranks one sends (n - 1) / n of what an
-all-gather puts out, what a reduce-scatter or an all-to-all takes in, and twice that of an all-reduce.
-"""
+`main` reads a JSON list of runs, {"model": a function here, "mesh": {axis: size}, "tokens": number for each rank,
+"settings": the model's settings}, and writes a list of {axis: bytes}. PyTorch's own functions make the collectives:
+fully_shard, parallelize_module, all_to_all_single. A DispatchMode sees each collective and its operands. One of n
+ranks sends (n - 1) / n of an all-gather's output or of the input of a reduce-scatter or all-to-all, and twice that
+for an all-reduce."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 RANKS = 8
-# By name of the operation: which argument has all elements, and how often they go round.
+# Name of the operation → which argument has all elements, and how many times they are sent.
 COLLECTIVES = {
     "_allgather_base_": (0, 1), "_reduce_scatter_base_": (1, 1), "allreduce_": (0, 2), "alltoall_base_": (1, 1),
     "all_reduce": (0, 2), "reduce_scatter_tensor": (0, 1), "all_to_all_single": (0, 1),
@@ -51,7 +51,7 @@ class Wire(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._opname
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # DTensor makes collectives of local tensors.
+            return NotImplemented  # DTensor turns these into collectives of local tensors.
         if function.namespace in ("c10d", "_c10d_functional") and name not in LOCAL:
             groups = [dist.ProcessGroup.unbox(arg).group_name
                       if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()) else arg
@@ -67,7 +67,7 @@ class Wire(TorchDispatchMode):
 
 
 def shard_fully(module, mesh):
-    """fully_shard, which on CPUs cannot scale what it adds."""
+    """Calls fully_shard; on CPUs it cannot scale the sums."""
     fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 
@@ -112,7 +112,7 @@ def gpt2(mesh, settings, tokens):
 
 
 class Experts(torch.nn.Module):
-    """Those of this rank, to which all ranks of the axis send tokens; each expert gets as many."""
+    """The experts of this rank. All ranks of the axis send them tokens, the same number to each expert."""
 
     def __init__(self, experts, d, ff, per_token, group):
         super().__init__()
@@ -121,7 +121,7 @@ class Experts(torch.nn.Module):
         self.down_proj = torch.nn.Parameter(torch.randn(experts // self.n, d, ff) * 0.02)
 
     def forward(self, x):
-        tokens = x.repeat_interleave(self.per_token, 0)  # The order of experts, over and over.
+        tokens = x.repeat_interleave(self.per_token, 0)  # Cycles through the experts in order.
         order = torch.arange(len(tokens)).reshape(-1, self.experts).t().flatten()
         split = [len(tokens) // self.n] * self.n
         here = funcol.all_to_all_single_autograd(tokens[order], split, split, self.group)
@@ -134,7 +134,7 @@ class Experts(torch.nn.Module):
 
 
 def mixture(mesh, settings, tokens):
-    """A Mixtral whose experts are on the ranks of `expert`, and data parallelism outside."""
+    """Makes a Mixtral with its experts distributed over `expert`, and data parallelism around it."""
     model = LlamaForCausalLM(LlamaConfig(**settings["llama"], use_cache=False))
     d, experts, ff = model.config.hidden_size, settings["experts"], model.config.intermediate_size
     for layer in model.model.layers:
@@ -168,7 +168,7 @@ def run_rank(rank, runs, folder):
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)
                 part.set_force_sum_reduction_for_comms(True)
-        step()  # In the first one FSDP prepares itself.
+        step()  # The first step also prepares FSDP.
         with Wire(mesh) as wire:
             step()
         all_sent.append(dict(wire.sent))
@@ -183,6 +183,6 @@ def main(given, result):
     with open(given) as file:
         runs = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
-        # Forked processes need not import again, which takes seconds.
+        # Forked processes need not repeat the imports, which take seconds.
         torch.multiprocessing.start_processes(run_rank, (runs, folder), nprocs=RANKS, start_method="fork")
         os.replace(f"{folder}/sent.json", result)

@@ -1,7 +1,6 @@
-"""Modules of StableHLO that XLA compiles and runs, for program_clients.py and for tests/device/program.py.
+"""Compiles StableHLO modules with XLA and runs them, for program_clients.py and tests/device/program.py.
 
-They need JAX and nothing else. A process may choose JAX's platform and devices until it calls a function of this file.
-"""
+Needs only JAX. A process may choose JAX's platform and devices until it calls a function of this file."""
 
 import dataclasses
 import time
@@ -9,7 +8,7 @@ from typing import Any
 
 
 def parsed(text):
-    """The module, which jaxlib's own verifier accepts; within a context of MLIR."""
+    """Parses the module in an MLIR context; jaxlib's verifier must accept it."""
     from jaxlib.mlir import ir
 
     module = ir.Module.parse(text)
@@ -19,13 +18,13 @@ def parsed(text):
 
 
 def result_names(main):
-    """name → attributes, in order."""
+    """Returns name → attributes, in order."""
     return {a["jax.result_info"].value: a for a in main.attributes["res_attrs"]}
 
 
 @dataclasses.dataclass
 class Compiled:
-    """A compiled module: the names of its results, how many arguments it takes, the seconds that compiling took."""
+    """A compiled module: the names of its results, the number of its arguments, and the seconds that compiling took."""
 
     program: Any
     places: list
@@ -34,7 +33,7 @@ class Compiled:
     seconds: float
 
     def placed(self, arguments):
-        """These arrays on each of the devices, which `run` takes."""
+        """Places these arrays on each device, as arguments of `run`."""
         import jax
         import numpy as np
 
@@ -43,12 +42,12 @@ class Compiled:
         return [jax.device_put(array, everywhere) for array in arguments]
 
     def run(self, placed):
-        """Returns for each result the devices' parts, which are on the devices."""
+        """Returns each result's parts, which stay on the devices."""
         return self.program.execute_sharded(placed).disassemble_into_single_device_arrays()
 
 
 def compiled(text, places, shardy=True, overrides=()):
-    """Compiles a module for devices, with XLA's default options but for `overrides`, pairs of names and values."""
+    """Compiles a module for devices, with XLA's default options except for `overrides`, pairs of names and values."""
     import numpy as np
     from jax._src import lib
     from jax._src.interpreters import mlir
@@ -63,7 +62,7 @@ def compiled(text, places, shardy=True, overrides=()):
     build.use_spmd_partitioning = devices > 1
     build.use_shardy_partitioner = devices > 1 and shardy
     build.device_assignment = xla_client.DeviceAssignment.create(np.array([[place.id for place in places]]))
-    if lib.cuda_path is not None:  # XLA finds CUDA's tools there, as for jax.jit.
+    if lib.cuda_path is not None:  # XLA finds CUDA's tools there, as jax.jit does.
         build.debug_options.xla_gpu_cuda_data_dir = str(lib.cuda_path)
     with mlir.make_ir_context():
         module, main = parsed(text)
