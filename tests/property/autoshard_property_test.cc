@@ -97,7 +97,7 @@ void ForEachSharding(const StepModel& model, const std::vector<std::vector<Block
   }
 }
 
-TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
+TEST(ChooseProperty, ChoosesTheCheapestSharding) {
   Dice dice(20261123);
   int bound_by_memory = 0, impossible = 0, several = 0, split = 0, routed = 0, with_options = 0,
       with_stages = 0, with_lists = 0;
@@ -168,7 +168,7 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
 
 // No strategy divides a head or a hidden unit: ranks that share tokens shard whole heads and whole
 // pairs of columns and rows, or nothing.
-TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
+TEST(StrategiesProperty, StrategiesNeverDivideAHeadOrHiddenUnit) {
   Dice dice(7);
   for (int round = 0; round < 1000; ++round) {
     const StepModel model = RandomModel(dice);

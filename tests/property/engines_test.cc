@@ -39,7 +39,7 @@ std::vector<float> FloatsOf(const Tensor& tensor, const Box& box) {
   return out;
 }
 
-TEST(Engine, ThatIsSequentialKnowsWhatWasDrawnBefore) {
+TEST(Engine, SequentialEngineAdvancesItsStreamPosition) {
   std::vector<Tensor> tensors = {TensorOf({3, 4}, Normal{0, 1}), TensorOf({5}, Constant{2}),
                                  TensorOf({600}, Uniform{0, 1}), TensorOf({2, 2}, Sparse{1, 1}),
                                  TensorOf({}, Normal{0, 1})};
@@ -57,7 +57,7 @@ TEST(Engine, ThatIsSequentialKnowsWhatWasDrawnBefore) {
   EXPECT_EQ(FloatsOf(tensors[4], WholeOf({})), std::vector<float>{1620});
 }
 
-TEST(Engine, PhiloxKnowsNothingOfOthers) {
+TEST(Engine, PhiloxStreamDependsOnlyOnItsTensor) {
   std::vector<Tensor> two = {TensorOf({3, 4}, Normal{0, 1}), TensorOf({5}, Normal{0, 1})};
   std::vector<Tensor> one = {two[1]};
   AssignStreams(kPhilox4x32, 7, two);

@@ -39,7 +39,7 @@ std::vector<double> Values(const Tensor& tensor) {
   return values;
 }
 
-TEST(Expressions, AreFunctionsOfTheElement) {
+TEST(Expressions, ExpressionsDependOnlyOnTheElement) {
   const Tensor tensor =
       Make("where(i0 >= i2, normal() * 0.02, uniform() - i1) + bits() + index", {13, 5, 17});
   const std::vector<double> values = Values(tensor);
@@ -64,7 +64,7 @@ double At(const std::vector<uint8_t>& bytes, size_t element) {
 uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
 
 // 0 and -0 are equal numbers but different constants.
-TEST(Expressions, TellZeroFromMinusZero) {
+TEST(Expressions, ExpressionsDistinguishZeroAndMinusZero) {
   const uint64_t zero = BitsOf(0.0), minus = BitsOf(-0.0);
   const struct {
     const char* text;
@@ -156,7 +156,7 @@ class NoVariables : public Scope {
   std::vector<std::string> Names() const override { return {}; }
 };
 
-TEST(Expressions, RandomOnesGiveTheBitsOfTheirTrees) {
+TEST(Expressions, RandomExpressionsEqualTheirTrees) {
   Random random(11);
   const Shape shape = {3, 5};
   int64_t with_both = 0;
@@ -184,7 +184,7 @@ TEST(Expressions, RandomOnesGiveTheBitsOfTheirTrees) {
   EXPECT_GT(with_both, 300);
 }
 
-TEST(Expressions, APartEqualsThatPartOfTheWhole) {
+TEST(Expressions, ExpressionsOfABoxEqualTheWholeTensor) {
   std::mt19937_64 random(5);
   const auto below = [&](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
@@ -233,7 +233,7 @@ TEST(Expressions, APartEqualsThatPartOfTheWhole) {
   }
 }
 
-TEST(Expressions, RoundToF32AndThenToTheType) {
+TEST(Expressions, ExpressionsRoundToF32ThenToTheirType) {
   const std::string text = "normal() * 0.02 + sqrt(i0)";
   const std::vector<double> exact = Values(Make(text, {1000}));
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -258,7 +258,7 @@ std::string Refusal(const std::string& text, DType dtype) {
   return "";
 }
 
-TEST(Expressions, RefuseWhatIsNoNumber) {
+TEST(Expressions, ExpressionsRejectNonfiniteValues) {
   EXPECT_EQ(Refusal("log(i0 * 50 + i1 - 1210)", DType::f32),
             "element [10, 0] of `w` is nan, which f32 does not hold");
   EXPECT_EQ(Refusal("1 / (i0 * 50 + i1 - 1210)", DType::f64),

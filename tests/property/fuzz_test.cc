@@ -105,15 +105,16 @@ void Fuzz(const char* seeds_in, int (*target)(const uint8_t*, size_t), int mutat
   EXPECT_GT(seeds, 5);
 }
 
-TEST(Fuzz, Specs) { Fuzz("fuzz/corpus/spec", FuzzSpec); }
-TEST(Fuzz, EachKeyOfSpecs) { Fuzz("leaves", FuzzSpec, 300, ".yaml"); }
-TEST(Fuzz, Library) { Fuzz("fuzz/corpus/spec", FuzzLibrary); }
-TEST(Fuzz, Files) { Fuzz("fuzz/corpus/files", FuzzFiles); }
-TEST(Fuzz, Hdf5) { Fuzz("fuzz/corpus/hdf5", FuzzHdf5, 40); }  // Each input starts a process.
-TEST(Fuzz, Folders) { Fuzz("fuzz/corpus/folder", FuzzFolder); }
+TEST(Fuzz, SpecsSurviveFuzzing) { Fuzz("fuzz/corpus/spec", FuzzSpec); }
+TEST(Fuzz, EverySpecKeySurvivesFuzzing) { Fuzz("leaves", FuzzSpec, 300, ".yaml"); }
+TEST(Fuzz, LibrarySurvivesFuzzing) { Fuzz("fuzz/corpus/spec", FuzzLibrary); }
+TEST(Fuzz, FilesSurviveFuzzing) { Fuzz("fuzz/corpus/files", FuzzFiles); }
+// Each input starts a process.
+TEST(Fuzz, Hdf5SurvivesFuzzing) { Fuzz("fuzz/corpus/hdf5", FuzzHdf5, 40); }
+TEST(Fuzz, FoldersSurviveFuzzing) { Fuzz("fuzz/corpus/folder", FuzzFolder); }
 
 // Without accepted seeds, readers would be tested only on refused input.
-TEST(Fuzz, SeedsOfFoldersAreRead) {
+TEST(Fuzz, FolderSeedsAreReadable) {
   for (const auto& entry :
        std::filesystem::directory_iterator(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/folder")) {
     std::ifstream file(entry.path(), std::ios::binary);

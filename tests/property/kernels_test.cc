@@ -70,7 +70,7 @@ std::vector<NamedSampler> Samplers() {
   };
 }
 
-TEST(Kernels, AreComparedForEverySampler) {
+TEST(Kernels, KernelTestsCoverEverySampler) {
   std::set<size_t> kinds;
   for (const NamedSampler& named : Samplers()) kinds.insert(named.sampler.index());
   EXPECT_EQ(kinds.size(), std::variant_size_v<Sampler>);
@@ -117,7 +117,7 @@ void ExpectRows(const Sampler& sampler, const Stream& stream, uint64_t first, ui
   EXPECT_EQ(std::memcmp(out.data() + expected.size(), guard.data(), kGuard), 0);
 }
 
-TEST(Kernels, RunsEqualReference) {
+TEST(Kernels, KernelRunsEqualReference) {
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
       for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{7}, kElementCarry - 302,
@@ -141,7 +141,7 @@ TEST(Kernels, RunsEqualReference) {
   }
 }
 
-TEST(Kernels, RowsEqualReference) {
+TEST(Kernels, KernelRowsEqualReference) {
   std::mt19937 random(1);  // The standard defines its output, so the shapes never change.
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
@@ -166,7 +166,7 @@ TEST(Kernels, RowsEqualReference) {
 }
 
 // Rows whose counters have different high words equal the reference.
-TEST(Kernels, RowsFarApart) {
+TEST(Kernels, KernelRowsFarApartEqualReference) {
   const NamedSampler sampler{"normal", MakeNormal(0, 1)};
   for (const Stream& stream : Streams()) {
     for (const uint64_t carry : {kElementCarry, kCarry}) {
@@ -182,7 +182,7 @@ TEST(Kernels, RowsFarApart) {
 
 // Values that a comparison or a carry in the sampler could treat differently are rare, so this test
 // looks at many.
-TEST(Kernels, ManyValuesEqualReference) {
+TEST(Kernels, KernelsEqualReferenceForManyValues) {
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
       const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kMany, DType::f32);
@@ -196,7 +196,7 @@ TEST(Kernels, ManyValuesEqualReference) {
 
 #if defined(__SSE2__)
 // A library in the same process can set these flags (crtfastmath.o does).
-TEST(Kernels, FlushingSubnormalsChangesNothing) {
+TEST(Kernels, FlushingSubnormalsDoesNotChangeValues) {
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
       const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kMany, DType::f32);
@@ -216,7 +216,7 @@ TEST(Kernels, FlushingSubnormalsChangesNothing) {
 
 // The kernels round all 2^16 upper halves of an f32 like the reference. Finite values are reached
 // as low + 0 * span.
-TEST(Kernels, EncodingsEqualReference) {
+TEST(Kernels, KernelEncodingsEqualReference) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::string& target : kernels::Targets()) {
     const ForcedTarget forced(target);
@@ -239,7 +239,7 @@ TEST(Kernels, EncodingsEqualReference) {
 }
 
 // A test that fails while a target is forced leaves the best target for the tests after it.
-TEST(Targets, AreForcedForATestAlone) {
+TEST(Targets, ForcedTargetEndsWithItsTest) {
   const std::string best = kernels::ActiveTarget();
   const auto leave_early = [] {
     const ForcedTarget forced("SCALAR");
@@ -250,7 +250,7 @@ TEST(Targets, AreForcedForATestAlone) {
   EXPECT_EQ(kernels::ActiveTarget(), best);
 }
 
-TEST(Targets, OnlyThoseOfThisCpu) {
+TEST(Targets, TargetsAreSupportedByThisCpu) {
   const auto targets = kernels::Targets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "SCALAR");

@@ -45,7 +45,7 @@ std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t
   return matrix;
 }
 
-TEST(Orthogonal, KernelsEqualReference) {
+TEST(Orthogonal, OrthogonalKernelsEqualReference) {
   const int64_t shapes[][2] = {{1, 1}, {2, 1},   {2, 2},   {7, 7},     {8, 8},  {9, 8},
                                {9, 9}, {40, 17}, {64, 33}, {101, 100}, {300, 3}};
   for (const auto& [rows, columns] : shapes) {
@@ -111,7 +111,7 @@ std::vector<float> Definition(const Tensor& tensor) {
   return values;
 }
 
-TEST(Orthogonal, AnyBoxIsAPartOfTheMatrix) {
+TEST(Orthogonal, OrthogonalBoxesEqualTheWholeMatrix) {
   Random random(6);
   const struct {
     Shape shape;
@@ -151,7 +151,7 @@ TEST(Orthogonal, AnyBoxIsAPartOfTheMatrix) {
   }
 }
 
-TEST(Orthogonal, ThreadsShareTheWork) {
+TEST(Orthogonal, ThreadsShareAnOrthogonalMatrix) {
   const Tensor tensor = MakeTensor("q", DType::f32, {300, 200}, Orthogonal{1, 1, 2});
   const std::vector<float> expected = Definition(tensor);
   const BoxFiller filler(tensor, WholeOf(tensor.shape()));
@@ -165,7 +165,7 @@ TEST(Orthogonal, ThreadsShareTheWork) {
   EXPECT_EQ(made, expected);
 }
 
-TEST(Orthogonal, NothingIsSubnormal) {
+TEST(Orthogonal, RoundProductNeverReturnsSubnormals) {
   EXPECT_EQ(RoundProduct(0x1p-50, 0x1p-80), 0);
   EXPECT_EQ(RoundProduct(-0x1p-46, 0x1p-80), -0x1p-126f);
   EXPECT_EQ(RoundProduct(-1 - 0x1p-50, kMaxScale), -0x1p100f);

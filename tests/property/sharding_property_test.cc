@@ -148,7 +148,7 @@ Holders HoldersByDefinition(const Layout& layout) {
   return holders;
 }
 
-TEST(Sharding, BoxesAreThoseOfTheDefinition) {
+TEST(Sharding, BoxesMatchTheDefinition) {
   int64_t several = 0, nothing = 0, nested = 0;
   ForLayouts(1, 2000, [&](const Layout& layout) {
     const Sharding sharding = layout.sharding();
@@ -186,7 +186,7 @@ TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
 
 // Each rank's boxes equal the boxes of its first holder, which is the lowest rank with them.
 // `holders` is the number of ranks that hold the same boxes.
-TEST(Sharding, HoldersAreTheRanksOfEqualBoxes) {
+TEST(Sharding, HoldersCountRanksWithEqualBoxes) {
   ForLayouts(14, 600, [](const Layout& layout) {
     const Sharding sharding = layout.sharding(), full = layout.sharding(Replicas::kFull);
     for (const auto& [box, holders] : HoldersByDefinition(layout)) {
@@ -228,7 +228,7 @@ TEST(Sharding, EachBoxIsVisitedOnceWithItsFirstHolder) {
 
 // Two shardings are equal if and only if every rank holds the same boxes. Dimensions of 5040
 // elements distinguish any two shardings: no part is empty, and all are equally long.
-TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
+TEST(Sharding, ShardingsAreEqualIfEveryRankHoldsTheSame) {
   Random random(16);
   int64_t equal = 0;
   for (int i = 0; i < 20'000 && !testing::Test::HasFailure(); ++i) {
@@ -257,13 +257,13 @@ TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
   EXPECT_GT(equal, 200);
 }
 
-TEST(Sharding, CountBoxesCountsThem) {
+TEST(Sharding, CountBoxesMatchesTheDefinition) {
   ForLayouts(5, 600, [](const Layout& layout) {
     EXPECT_EQ(layout.sharding().CountBoxes(), std::ssize(HoldersByDefinition(layout)));
   });
 }
 
-TEST(Sharding, NoRankHoldsMoreThanTheLargest) {
+TEST(Sharding, LargestRankHoldsTheMostElements) {
   ForLayouts(6, 600, [](const Layout& layout) {
     const Sharding sharding = layout.sharding();
     for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
@@ -273,7 +273,7 @@ TEST(Sharding, NoRankHoldsMoreThanTheLargest) {
 }
 
 // The parts of a dimension, in order, have ceil(n / k) elements until no elements remain.
-TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
+TEST(Sharding, ShardsDimensionsLikeTorchChunk) {
   Random random(7);
   for (int i = 0; i < 3000; ++i) {
     const int64_t n = random.In(1, 100), k = random.In(1, 40);
@@ -289,7 +289,7 @@ TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
 }
 
 // An axis with the product's size shards like the tuple: (a, b) is c[a] * |b| + c[b].
-TEST(Sharding, ATupleCutsLikeOneAxisOfItsProduct) {
+TEST(Sharding, TupleShardsLikeOneAxisOfItsProduct) {
   Random random(8);
   for (int i = 0; i < 500; ++i) {
     const int64_t a = random.In(1, 5), b = random.In(1, 5), n = random.In(1, 60);
@@ -337,7 +337,7 @@ Plan RandomPlan(Random& random) {
   return MakePlan(std::move(graph));
 }
 
-TEST(Sharding, PlansAddUp) {
+TEST(Sharding, PlanTotalsAreSumsOverRanks) {
   Random random(10);
   for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {
     Plan plan = RandomPlan(random);
@@ -365,7 +365,7 @@ TEST(Sharding, PlansAddUp) {
   }
 }
 
-TEST(Sharding, PartsAreAllRanksInTurnAndAsEqualAsRanksAllow) {
+TEST(Sharding, PartsCoverAllRanksAndAreBalanced) {
   Random random(11);
   for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
     Plan plan = RandomPlan(random);

@@ -48,7 +48,7 @@ std::string Elements(const std::string& all, const Shape& shape, const Box& box,
 
 class SweepTest : public testing::TestWithParam<int> {};
 
-TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
+TEST_P(SweepTest, SweepAssemblesBoxesFromOtherBoxes) {
   Random random(static_cast<uint64_t>(GetParam()));
   Tensor tensor;
   tensor.Edit().dtype = random.Chance(2) ? DType::bf16 : DType::f64;
@@ -149,7 +149,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
 
 // The pass reads as many elements as it makes, but not the same ones: the others come from a box
 // that is compared.
-TEST(Sweep, ReadsNothingIntoABoxOfOtherElements) {
+TEST(Sweep, SweepNeverReadsIntoABoxOfOtherElements) {
   Tensor tensor;
   tensor.Edit().dtype = DType::bf16;
   tensor.Edit().shape = {5000, 4};

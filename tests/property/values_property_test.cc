@@ -102,7 +102,7 @@ void ForTensors(uint64_t seed, int each, F check) {
   }
 }
 
-TEST(Values, ShardsOfAnyMeshAreTheTensor) {
+TEST(Values, ShardsOfAnyMeshEqualTheTensor) {
   ForTensors(1, 8, [](const Tensor& whole, Random& random) {
     const Bytes expected = Fill(whole, WholeOf(whole.shape()));
     const Mesh mesh = RandomMesh(random, 24);
@@ -124,7 +124,7 @@ TEST(Values, ShardsOfAnyMeshAreTheTensor) {
   });
 }
 
-TEST(Values, AnyBoxIsAPartOfTheTensor) {
+TEST(Values, BoxesEqualThatPartOfTheTensor) {
   ForTensors(2, 8, [](const Tensor& tensor, Random& random) {
     const Bytes whole = Fill(tensor, WholeOf(tensor.shape()));
     const size_t size = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
@@ -144,7 +144,7 @@ TEST(Values, AnyBoxIsAPartOfTheTensor) {
   });
 }
 
-TEST(Values, SingleElementsAreMadeAlone) {
+TEST(Values, SingleElementsCanBeGenerated) {
   ForTensors(3, 3, [](const Tensor& tensor, Random& random) {
     const BoxFiller filler(tensor, RandomBox(tensor.shape(), random));
     const size_t size = static_cast<size_t>(filler.element_bytes());
@@ -159,7 +159,7 @@ TEST(Values, SingleElementsAreMadeAlone) {
   });
 }
 
-TEST(Values, NothingIsWrittenOutsideAStretch) {
+TEST(Values, FillWritesOnlyTheRequestedElements) {
   ForTensors(4, 3, [](const Tensor& tensor, Random& random) {
     const BoxFiller filler(tensor, RandomBox(tensor.shape(), random));
     const int64_t size = filler.element_bytes();
@@ -176,7 +176,7 @@ TEST(Values, NothingIsWrittenOutsideAStretch) {
 }
 
 // A box beyond 2^32 elements, where 32-bit index arithmetic would wrap, has the right values.
-TEST(Values, LargeTensorsAreCutLikeSmallOnes) {
+TEST(Values, BoxesBeyond32BitIndicesHaveTheRightValues) {
   for (const DTypeInfo& info : DTypes()) {
     if (!info.is_float()) continue;
     const Tensor tensor = MakeTensor("big", info.dtype, {1 << 20, 1 << 20}, Normal{0, 1});
@@ -190,7 +190,7 @@ TEST(Values, LargeTensorsAreCutLikeSmallOnes) {
   }
 }
 
-TEST(Values, AConstantIsItsEncoding) {
+TEST(Values, ConstantsEqualTheirEncoding) {
   for (const DTypeInfo& info : DTypes()) {
     if (!info.is_float()) continue;
     const Tensor tensor = MakeTensor("c", info.dtype, {7, 5}, Constant{0.1});
@@ -206,7 +206,7 @@ TEST(Values, AConstantIsItsEncoding) {
   }
 }
 
-TEST(Values, DTypesAreRoundingsOfTheSameNumbers) {
+TEST(Values, EveryDTypeRoundsTheSameNumbers) {
   for (const Distribution& distribution : kDistributions) {
     if (!IsRandom(distribution)) continue;
     const Tensor exact = MakeTensor("t", DType::f32, {50, 61}, distribution);
@@ -226,7 +226,7 @@ TEST(Values, DTypesAreRoundingsOfTheSameNumbers) {
   }
 }
 
-TEST(Values, DependOnTheKeyAlone) {
+TEST(Values, ValuesDependOnlyOnTheKey) {
   const Tensor a = MakeTensor("a", DType::f32, {64}, Uniform{0, 1});
   const Tensor b = MakeTensor("b", DType::f32, {64}, Uniform{0, 1});
   Tensor c = b;
@@ -266,7 +266,7 @@ TEST(Values, RunsEqualBruteForce) {
 
 // Values from a file are its bytes, including NaN payloads, -0 and integers beyond 2^53. Boxes have
 // short runs near one another and far apart, which are read in different ways.
-TEST(Values, OfAFileAreItsBytes) {
+TEST(Values, ValuesFromAFileAreItsBytes) {
   const WorkingFolder folder(std::map<std::string, std::string>{});
   Random random(7);
   for (int i = 0; i < 100 && !testing::Test::HasFailure(); ++i) {

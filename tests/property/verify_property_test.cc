@@ -112,9 +112,9 @@ void ChangeCheckpoint(const Plan& plan) {
   ChangeEveryByte("checkpoint", false);
 }
 
-TEST(EveryByte, OfACheckpoint) { ChangeCheckpoint(TinyPlan()); }
+TEST(EveryByte, VerifyFindsAnyChangedByteOfACheckpoint) { ChangeCheckpoint(TinyPlan()); }
 
-TEST(EveryByte, OfACheckpointOfVersion2) {
+TEST(EveryByte, VerifyFindsAnyChangedByteOfVersion2) {
   const Plan plan = ExtendedPlan();
   ASSERT_EQ(plan.format_version, 2);
   ChangeCheckpoint(plan);
@@ -122,7 +122,7 @@ TEST(EveryByte, OfACheckpointOfVersion2) {
 
 class EveryByteOfAnExport : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryByteOfAnExport, IsFound) {
+TEST_P(EveryByteOfAnExport, VerifyFindsAnyChangedByteOfAnExport) {
   SetUpHdf5Once();
   const WorkingFolder folder(std::map<std::string, std::string>{});
   WorkCounters counters;

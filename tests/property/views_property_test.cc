@@ -264,7 +264,7 @@ class Maker {
 
 constexpr uint64_t kSeeds = Cases(3000);
 
-TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
+TEST(Views, ViewsCountRepeatedElementsOnce) {
   int whole = 0, more_than_whole = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     std::vector<Tensor> drawn;
@@ -303,7 +303,7 @@ TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
   EXPECT_GT(more_than_whole, Cases(50));
 }
 
-TEST(Views, AreWhatTheirOperationsSay) {
+TEST(Views, ViewsMatchTheirOperations) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const DType dtype = std::vector{DType::f32, DType::bf16, DType::f64}[seed % 3];
     const auto drawn = std::make_shared<std::vector<Tensor>>();

@@ -102,7 +102,7 @@ std::vector<WorkerOptions> ManyOptions(bool writing) {
   return all;
 }
 
-TEST(Workers, DigestsDoNotDependOnTheOptions) {
+TEST(Workers, DigestsDoNotDependOnWorkerOptions) {
   const Work work = MixedWork();
   std::string file;
   std::vector<int64_t> offsets;
@@ -127,7 +127,7 @@ TEST(Workers, DigestsDoNotDependOnTheOptions) {
   }
 }
 
-TEST(Workers, FilesDoNotDependOnTheOptions) {
+TEST(Workers, FilesDoNotDependOnWorkerOptions) {
   const Work work = MixedWork();
   std::string expected_file;
   std::vector<int64_t> offsets;
@@ -163,7 +163,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   }
 }
 
-TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
+TEST(Workers, DirectWritesCoverOnlyWholePages) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
   const WorkingFolder scratch(Files{});
   const Folder folder = Folder::Open(".");
@@ -179,7 +179,7 @@ TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
 }
 
 // A failed write to the disk is reported.
-TEST(Workers, SayWhatCouldNotBeWritten) {
+TEST(Workers, WorkersReportFailedWrites) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
   const WorkingFolder scratch(Files{});
   const Folder folder = Folder::Open(".");
@@ -200,7 +200,7 @@ TEST(Workers, SayWhatCouldNotBeWritten) {
   signal(SIGXFSZ, handler);
 }
 
-TEST(Workers, HashBlocksInOrderWhateverTheOrderTheyAreMadeIn) {
+TEST(Workers, WorkersHashBlocksInOrder) {
   constexpr int64_t kBlocks = 12;
   const WorkerOptions options{.jobs = 2, .memory = 4 << 20};
   const int64_t block = BlocksFor(options).bytes;
@@ -234,7 +234,7 @@ TEST(Workers, HashBlocksInOrderWhateverTheOrderTheyAreMadeIn) {
   EXPECT_EQ(ToHex(digest), ToHex(Sha256Of(expected)));
 }
 
-TEST(Workers, OneLargeBoxIsSharedByAllThreads) {
+TEST(Workers, ThreadsShareOneLargeBox) {
   const Tensor tensor = MakeTensor("large", DType::f32, {16 << 20}, Uniform{0, 1});  // 64 MiB
   std::vector<Digest> digests(3);
   size_t i = 0;
@@ -249,7 +249,7 @@ TEST(Workers, OneLargeBoxIsSharedByAllThreads) {
   EXPECT_EQ(digests[0], digests[2]);
 }
 
-TEST(Workers, ManyTinyBoxesInManyGroups) {
+TEST(Workers, WorkersHandleManyTinyBoxes) {
   constexpr int kGroups = 50, kBoxes = 400;
   std::vector<Tensor> tensors;
   for (int i = 0; i < kBoxes; ++i) {
@@ -283,7 +283,7 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
 
 // Digests do not depend on how many matrices fit in memory: all, some, or not even one. The
 // matrices are made whole, for the boxes of several ranks.
-TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
+TEST(Workers, DigestsDoNotDependOnMatricesInMemory) {
   Work work;
   for (int i = 0; i < 5; ++i) {
     const Tensor tensor = MakeTensor(fmt::format("q{}", i), DType::f32, {40 + 8 * i, 48},
@@ -342,7 +342,7 @@ class BegunParts : public Sink {
   mutable size_t most_ = 0;
 };
 
-TEST(Workers, BeginFewPartsOfAFileInOrder) {
+TEST(Workers, WorkersStartFewPartsOfAFileInOrder) {
   constexpr int64_t kPart = 1 << 20, kParts = 64;
   // Each part has a large box, a box whose matrix is made whole, and many small boxes.
   std::vector<Tensor> tensors;
@@ -383,7 +383,7 @@ TEST(Workers, BeginFewPartsOfAFileInOrder) {
 
 // If a pass is the only work, which many threads cannot share, its thread gets each block that
 // becomes free.
-TEST(Workers, APassGetsTheBlocksThatItWaitsFor) {
+TEST(Workers, PassGetsEachBlockThatBecomesFree) {
   struct Nowhere : Sink {
     int64_t Write(const void*, int64_t, int64_t) const override { return 0; }
   };
@@ -410,7 +410,7 @@ TEST(Workers, APassGetsTheBlocksThatItWaitsFor) {
   EXPECT_EQ(counters.written_bytes, 20'000);
 }
 
-TEST(Workers, AGroupOfNothingIsDoneAtOnce) {
+TEST(Workers, EmptyGroupIsDoneAtOnce) {
   WorkCounters counters;
   Workers workers({.jobs = 1, .memory = 1}, &counters);
   bool done = false;
@@ -421,7 +421,7 @@ TEST(Workers, AGroupOfNothingIsDoneAtOnce) {
   EXPECT_FALSE(workers.Wait(2, 1));
 }
 
-TEST(Workers, DestroyWhatTheGroupHeldWhenItIsDone) {
+TEST(Workers, FinishedGroupReleasesItsResources) {
   const Tensor tensor = MakeTensor("t", DType::f32, {10}, Normal{0, 1});
   Digest digest;
   WorkCounters counters;
@@ -433,7 +433,7 @@ TEST(Workers, DestroyWhatTheGroupHeldWhenItIsDone) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
+TEST(Workers, FailedWriteIsReportedAndStopsTheRest) {
   struct FullFile : OutputFile {
     FullFile() : OutputFile("out/x.h5", OpenAt(AT_FDCWD, "/dev/full", O_WRONLY)) {}
   };
@@ -471,7 +471,7 @@ TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
   }
 }
 
-TEST(Workers, AFailingDoneSurfaces) {
+TEST(Workers, FailureOfTheDoneCallbackIsReported) {
   const Tensor tensor = MakeTensor("t", DType::f32, {10}, Normal{0, 1});
   Digest digest;
   WorkCounters counters;
@@ -481,7 +481,7 @@ TEST(Workers, AFailingDoneSurfaces) {
   EXPECT_THROW(workers.Wait(1, kPatience), Error);
 }
 
-TEST(Workers, StopWithoutWaitingForWhatHasNotBegun) {
+TEST(Workers, WorkersStopWithoutStartingTheRest) {
   const Tensor tensor = MakeTensor("t", DType::f32, {1 << 16}, Normal{0, 1});
   std::vector<Digest> digests(20'000);  // 5 GB of work.
   WorkCounters counters;
@@ -494,7 +494,7 @@ TEST(Workers, StopWithoutWaitingForWhatHasNotBegun) {
   EXPECT_LT(counters.generated_bytes, int64_t{1} << 30);
 }
 
-TEST(BlocksFor, StaysWithinTheMemory) {
+TEST(BlocksFor, BlocksStayWithinTheMemoryLimit) {
   for (const int jobs : {1, 2, 7, 64, 1024}) {
     for (const int writers : {0, 4}) {
       for (int64_t memory = 1; memory <= int64_t{1} << 34; memory *= 3) {
@@ -508,7 +508,7 @@ TEST(BlocksFor, StaysWithinTheMemory) {
   }
 }
 
-TEST(AvailableCores, IsAtLeastOne) { EXPECT_GE(AvailableCores(), 1); }
+TEST(AvailableCores, AvailableCoresAreAtLeastOne) { EXPECT_GE(AvailableCores(), 1); }
 
 }  // namespace
 }  // namespace shardinit

@@ -67,7 +67,7 @@ StepModel UpAndDown() {
   return model;
 }
 
-TEST(Recognize, ColumnsAndRowsAreABlock) {
+TEST(Recognize, ColumnAndRowMatricesFormABlock) {
   const StepModel model = UpAndDown();
   ASSERT_EQ(model.blocks.size(), 1U);
   EXPECT_EQ(model.blocks[0].kind, "mlp");
@@ -87,7 +87,7 @@ StepModel Fused(int64_t hidden) {
   return model;
 }
 
-TEST(Recognize, WhatIsFusedIsSplitInSegments) {
+TEST(Recognize, FusedWeightsAreSplitInSegments) {
   const StepModel model = Fused(128);
   EXPECT_EQ(model.weights[0].fused, (std::vector<int64_t>{2, 1}));
   EXPECT_TRUE(model.weights[0].MaySplit(0, 2));
@@ -120,12 +120,12 @@ TEST(Recognize, WhatIsFusedIsSplitInSegments) {
   EXPECT_EQ(CostOf(model, {{1, 0}, {0, 1}}).sharded_otherwise, 4);
 }
 
-TEST(Recognize, WhatIsNoMultipleIsNotSplit) {
+TEST(Recognize, IndivisibleWeightsAreNotSplit) {
   const StepModel model = Fused(96);
   EXPECT_FALSE(model.weights[0].MaySplit() || model.weights[1].MaySplit());
 }
 
-TEST(Recognize, WhatHasNoPartnerIsOther) {
+TEST(Recognize, WeightWithoutPartnerIsOther) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}), Vector(64, Name::kHidden)};
   Tensors({"up", "bias"}, &model);
@@ -147,7 +147,7 @@ StepModel Attention(int64_t heads, int64_t kv_heads) {
   return model;
 }
 
-TEST(Uses, HeadsAreWhole) {
+TEST(Uses, HeadsAreNotDivided) {
   const std::vector<AxisPlacements> placements = {{-1, 0}, {-1, 0}, {-1, 1}};
   // With 4 ranks and 2 key heads, sharding is only for storage.
   const StepModel model = Attention(8, 2);
@@ -170,7 +170,7 @@ double Sent(const StepModel& model, const std::vector<AxisPlacements>& placement
   return CostOf(model, model.blocks[0], placements, options)[0].bytes[axis];
 }
 
-TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
+TEST(Cost, WeightsAreGatheredTwiceAndGradientsReduceScattered) {
   const StepModel model = UpAndDown();
   // Two layers of two matrices: 4 · 3 · 4096 · 7/8; a quarter of that if they are split.
   EXPECT_EQ(Sent(model, {{1, -1}, {0, -1}}, 0), 43008);
@@ -179,7 +179,7 @@ TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
   EXPECT_EQ(Sent(model, {{-1, 0}, {-1, 1}}, 0), 7168);
 }
 
-TEST(Cost, HybridShardingReducesWhatIsScattered) {
+TEST(Cost, HybridShardingReducesScatteredGradients) {
   StepModel model = TwoAxes();
   model.training.axes = {{2, AxisUse::kBatch, 1}, {4, AxisUse::kBatch, 1}};
   model.weights = {Vector(64, Name::kNone)};
@@ -190,7 +190,7 @@ TEST(Cost, HybridShardingReducesWhatIsScattered) {
   EXPECT_EQ(CostOf(model, model.blocks[0], {{0, 0}}, {})[0].bytes, (std::vector<double>{48, 288}));
 }
 
-TEST(Cost, ColumnsAndRowsReduceOnce) {
+TEST(Cost, ColumnsAndRowsNeedOneReduction) {
   const StepModel model = UpAndDown();
   const std::vector<AxisPlacements> split = {{-1, 0}, {-1, 1}};
   // Two layers, in both passes 2 · 5 tokens · 32 · 2 bytes · 3/4.
@@ -204,7 +204,7 @@ TEST(Cost, ColumnsAndRowsReduceOnce) {
             2 * 5 * (2 * 32 + 64 + 2 * 64 + 32) * 2 * 0.75);
 }
 
-TEST(Cost, ComputationIsThatOfARank) {
+TEST(Cost, ComputationIsCountedForOneRank) {
   StepModel model = UpAndDown();
   model.training.flops = 10;
   const auto seconds = [&](const std::vector<AxisPlacements>& placements, StepOptions options) {
@@ -215,7 +215,7 @@ TEST(Cost, ComputationIsThatOfARank) {
   EXPECT_EQ(seconds({{1, 0}, {0, 1}}, {.recompute = true}), 8 * 5 * 2048 / 10.);
 }
 
-TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
+TEST(Cost, MemoryIncludesGradientsOptimizerAndActivations) {
   StepModel model = UpAndDown();
   model.training.optimizer_bytes.reset();
   const auto memory = [&](const std::vector<AxisPlacements>& placements, StepOptions options) {
@@ -243,7 +243,7 @@ StepModel Experts(AxisUse use) {
   return model;
 }
 
-TEST(Cost, TokensGoToExpertsAndBack) {
+TEST(Cost, TokensAreSentToExpertsAndBack) {
   const StepModel model = Experts(AxisUse::kExperts);
   ASSERT_EQ(model.blocks[0].kind, "experts");
   // Two layers, 2 experts for each of 5 tokens, there and back in both passes.
@@ -278,7 +278,7 @@ StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
   return model;
 }
 
-TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
+TEST(Cost, SeparateExpertsCostTheSameAsAStack) {
   for (const AxisUse use : {AxisUse::kBatch, AxisUse::kExperts, AxisUse::kComputation}) {
     const StepModel stack = Experts(use), list = ListOfExperts(use, {});
     ASSERT_EQ(list.blocks[0].kind, "experts");
@@ -296,7 +296,7 @@ TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
   }
 }
 
-TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
+TEST(Cost, PinnedExpertsReceiveTokens) {
   const StepModel model = ListOfExperts(AxisUse::kExperts, {1});
   // A tensor [128, 32] is on one of four ranks and is sharded over the other axis.
   PartitionSpec partition(2);
@@ -386,7 +386,7 @@ TEST(Cost, LayersAreCountedOnce) {
   EXPECT_EQ(model.layers, (std::vector<double>{4, 3}));
 }
 
-TEST(Strategies, ExpertsGoTogether) {
+TEST(Strategies, ExpertWeightsShareTheirAxes) {
   const StepModel model = Experts(AxisUse::kExperts);
   const auto ways = Strategies(model, model.blocks[0], FixedPlacements(2));
   // With and without fsdp, experts use no axes, the same axes, or their own axes.
@@ -397,7 +397,7 @@ TEST(Strategies, ExpertsGoTogether) {
   }
 }
 
-TEST(Strategies, WhatIsUnknownIsNeverCutByRanksThatShareTokens) {
+TEST(Strategies, UnknownWeightsAreNotSplitByRanksThatShareTokens) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({64, 32}, {Name::kNone, Name::kNone}), Vector(64, Name::kNone)};
   Tensors({"layers.*.w", "layers.*.b"}, &model);
@@ -407,7 +407,7 @@ TEST(Strategies, WhatIsUnknownIsNeverCutByRanksThatShareTokens) {
   }
 }
 
-TEST(Choose, FreesMemoryWhereThatIsCheapest) {
+TEST(Choose, ChoosesTheCheapestWayToSaveMemory) {
   StepModel model = TwoAxes();
   model.training.optimizer_bytes.reset();
   model.weights = {Vector(64, Name::kNone)};
@@ -425,7 +425,7 @@ TEST(Choose, FreesMemoryWhereThatIsCheapest) {
   EXPECT_EQ(Choose(model, {AxisPlacements{-1, 0}}).cost.padding, 0);
 }
 
-TEST(Choose, SplitsWhereComputationCostsMore) {
+TEST(Choose, SplitsIfComputationCostsMoreThanSending) {
   StepModel model = UpAndDown();
   model.training.tokens = 5000;
   EXPECT_EQ(Choose(model, FixedPlacements(2)).placements,
@@ -435,7 +435,7 @@ TEST(Choose, SplitsWhereComputationCostsMore) {
             (std::vector<AxisPlacements>{{-1, 0}, {-1, 1}}));
 }
 
-TEST(Missing, NobodyGuesses) {
+TEST(Missing, MissingFactsAreReportedNotGuessed) {
   StepModel model = Experts(AxisUse::kExperts);
   EXPECT_FALSE(MissingForChoice(model));
   model.training.experts_per_token = 0;

@@ -36,14 +36,14 @@ std::string Failure(ExitCode code, const CheckedFile& file) {
   return "no error";
 }
 
-TEST(CheckedFile, GivesAnyPart) {
+TEST(CheckedFile, ReadsAnyPartOfACheckedFile) {
   const WorkingFolder folder({{"table", kText}});
   const CheckedFile file = FileOf(kText);
   EXPECT_EQ(Read(file, 0, 10), kText);
   EXPECT_EQ(Read(file, 5, 4), "byte");
 }
 
-TEST(CheckedFile, GivesNothingOfAnotherContent) {
+TEST(CheckedFile, RejectsAFileWithAnotherDigest) {
   const WorkingFolder folder({{"table", kText}});
   const CheckedFile file = FileOf("some bytez");
   for (int i = 0; i < 2; ++i) {
@@ -53,7 +53,7 @@ TEST(CheckedFile, GivesNothingOfAnotherContent) {
   }
 }
 
-TEST(CheckedFile, IsTheFileThatWasChecked) {
+TEST(CheckedFile, RejectsAFileReplacedAfterTheCheck) {
   const WorkingFolder folder({{"table", kText}});
   const CheckedFile file = FileOf(kText);
   EXPECT_EQ(Read(file, 0, 1), "s");
@@ -65,12 +65,12 @@ TEST(CheckedFile, IsTheFileThatWasChecked) {
   EXPECT_EQ(Failure(ExitCode::kWorld, file), "cannot read `table`: No such file or directory");
 }
 
-TEST(CheckedFile, NoticesThatItIsShorter) {
+TEST(CheckedFile, ReportsAFileThatIsTooShort) {
   const WorkingFolder folder(std::map<std::string, std::string>{{"table", "some"}});
   EXPECT_EQ(Failure(ExitCode::kWorld, FileOf("some")), "`table` ends before byte 10");
 }
 
-TEST(CheckedFile, IsReadByManyThreads) {
+TEST(CheckedFile, ThreadsCanReadOneCheckedFile) {
   const WorkingFolder folder({{"table", kText}});
   const CheckedFile file = FileOf(kText);
   std::vector<std::thread> threads;

@@ -26,7 +26,7 @@ uint32_t Crc32ByTable(std::string_view bytes) {
   return ~rest;
 }
 
-TEST(Crc32, AnswersAreThoseOfZlib) {
+TEST(Crc32, Crc32EqualsZlib) {
   EXPECT_EQ(Crc32(0, ""), 0u);
   EXPECT_EQ(Crc32(5, {}), 5u);
   EXPECT_EQ(Crc32(0, "a"), 0xe8b7be43u);
@@ -36,7 +36,7 @@ TEST(Crc32, AnswersAreThoseOfZlib) {
 }
 
 // Tries lengths near changes of the algorithm, at every alignment, in one and two pieces.
-TEST(Crc32, IsThatOfTheTable) {
+TEST(Crc32, Crc32EqualsTheTableAlgorithm) {
   std::string data(4096, '\0');
   uint32_t x = 1;
   for (char& c : data) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24);

@@ -89,7 +89,7 @@ TEST(Render, SortsByPlaceWithinTheSourcesAsTheyAppear) {
             "b:1:1: error: fourth\n  1\n  ^\n");
 }
 
-TEST(Render, CountsWhatIsOverTheLimit) {
+TEST(Render, CountsErrorsOverTheLimit) {
   Diagnostics diagnostics;
   for (int i = 0; i < 23; ++i) diagnostics.Error({}, "no");
   EXPECT_EQ(Render(diagnostics.all(), 2), "error: no\nerror: no\n… and 21 more errors\n");
@@ -112,7 +112,7 @@ TEST(Render, CountsWarningsApartFromErrors) {
             "… and 1 more warning; `shardinit validate` shows all\n");
 }
 
-TEST(Diagnostics, WarningsAreNoErrorsUntilTheyAreDenied) {
+TEST(Diagnostics, WarningsAreErrorsOnlyIfDenied) {
   Diagnostics diagnostics;
   diagnostics.Warning({}, "odd", {});
   EXPECT_FALSE(diagnostics.HasErrors());
@@ -122,7 +122,7 @@ TEST(Diagnostics, WarningsAreNoErrorsUntilTheyAreDenied) {
   EXPECT_THROW(diagnostics.ThrowIfErrors(), InvalidSpec);
 }
 
-TEST(Diagnostics, EndsTheRunWhenThereAreTooMany) {
+TEST(Diagnostics, TooManyErrorsEndTheRun) {
   Diagnostics diagnostics;
   const auto flood = [&] {
     for (int i = 0; i < 100000; ++i) diagnostics.Error({}, "no");
@@ -153,7 +153,7 @@ TEST(FindBadText, AcceptsUtf8TabsAndBothNewlines) {
   EXPECT_EQ(BadTextIn("a\tb\r\né 日本 🙂\n"), "clean");
 }
 
-TEST(FindBadText, NamesWhatItRefuses) {
+TEST(FindBadText, NamesTheInvalidCharacter) {
   EXPECT_EQ(BadTextIn("a\xff"), "1 invalid UTF-8 (byte 0xff)");
   EXPECT_EQ(BadTextIn("\xc0\xaf"), "0 invalid UTF-8 (byte 0xc0)");
   EXPECT_EQ(BadTextIn("\xe0\x80\xaf"), "0 invalid UTF-8 (byte 0xe0)");
@@ -171,7 +171,7 @@ TEST(FindBadText, NamesWhatItRefuses) {
 }
 
 // Foreign spaces are accepted after a comment sign or a quote, and reported before it.
-TEST(FindBadText, TakesForeignSpacesInProseAlone) {
+TEST(FindBadText, AcceptsForeignSpacesOnlyInProse) {
   for (const std::string space :
        {"\u00a0", "\u2000", "\u2005", "\u200a", "\u202f", "\u205f", "\u3000"}) {
     const std::string shown = Escape(space);
@@ -200,14 +200,14 @@ TEST(FindBadText, TakesForeignSpacesInProseAlone) {
   }
 }
 
-TEST(Escape, ShowsWhatCannotBeSeen) {
+TEST(Escape, EscapesInvisibleCharacters) {
   EXPECT_EQ(Escape("a\xff\n\u202e"), "a\\xff\\n\\u202e");
   EXPECT_EQ(Escape("a\u00a0b\u3000c d"), "a\\u00a0b\\u3000c d");
   EXPECT_EQ(Escape("# a\u00a0b"), "# a\u00a0b");
 }
 
 // This once took time quadratic in the length: minutes.
-TEST(FindBadText, ReadsLongLinesAtOnce) {
+TEST(FindBadText, ScansLongLinesInLinearTime) {
   std::string line = "# ";
   for (int i = 0; i < 1'000'000; ++i) line += "\u00a0";
   EXPECT_EQ(BadTextIn(line), "clean");
@@ -216,7 +216,7 @@ TEST(FindBadText, ReadsLongLinesAtOnce) {
             std::to_string(line.size() + 1) + " U+00A0 looks like a space, but is not one");
 }
 
-TEST(Quote, ShortensInTheMiddleBetweenCharacters) {
+TEST(Quote, QuoteShortensLongTextBetweenCharacters) {
   EXPECT_EQ(Quote("a"), "`a`");
   EXPECT_EQ(Quote(std::string(100, 'a') + "z"),
             "`" + std::string(50, 'a') + "…" + std::string(19, 'a') + "z`");

@@ -52,7 +52,7 @@ TEST(ReadFile, ReadsAllBytes) {
   EXPECT_EQ(ReadFile("empty"), "");
 }
 
-TEST(ReadFile, SaysWhyItCannot) {
+TEST(ReadFile, ReadFileReportsTheReason) {
   const WorkingFolder folder(Contents{{"a", "12345"}, {"sub/b", ""}});
   ASSERT_EQ(mkfifo("pipe", 0600), 0);
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("none"); }), "there is no file `none`");
@@ -67,7 +67,7 @@ TEST(ReadFile, SaysWhyItCannot) {
             "`a` is larger than 4 bytes, the most this kind of file may have");
 }
 
-TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
+TEST(ReadFileIfExists, ReadFileIfExistsRejectsUnreadableFiles) {
   const WorkingFolder folder(Contents{{"a", "1"}, {"sub/b", ""}});
   std::string text = "unchanged";
   EXPECT_FALSE(ReadFileIfExists("none", 10, &text));
@@ -80,7 +80,7 @@ TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
   EXPECT_THROW(ReadFileIfExists("link", 10, &text), Error);
 }
 
-TEST(AreUnchanged, LooksAtEachMember) {
+TEST(AreUnchanged, AreUnchangedComparesEachMember) {
   struct stat one = {};
   one.st_mtim = {5, 7};
   EXPECT_TRUE(AreUnchanged(one, one));
@@ -98,7 +98,7 @@ TEST(AreUnchanged, LooksAtEachMember) {
   EXPECT_TRUE(differs([](struct stat& s) { ++s.st_ctim.tv_nsec; }));
 }
 
-TEST(WriteAllAndReadAll, WorkAtOffsets) {
+TEST(WriteAllAndReadAll, ReadsAndWritesAtOffsets) {
   const WorkingFolder folder(Contents{{"a", "0123456789"}});
   const Fd fd(open("a", O_RDWR));
   EXPECT_TRUE(WriteAll(fd.get(), "xyz", 3, 4));
@@ -123,7 +123,7 @@ TEST(WriteAll, ReportsAFullDisk) {
   EXPECT_EQ(errno, ENOSPC);
 }
 
-TEST(MakeFolder, MakesThoseAboveIt) {
+TEST(MakeFolder, MakeFolderCreatesItsParents) {
   const WorkingFolder folder(Contents{{"file", ""}});
   MakeFolder("new");
   MakeFolder("new");
@@ -134,7 +134,7 @@ TEST(MakeFolder, MakesThoseAboveIt) {
   EXPECT_TRUE(fs::is_directory("a/d"));
 }
 
-TEST(MakeFolder, SaysWhyItCannot) {
+TEST(MakeFolder, MakeFolderReportsTheReason) {
   const WorkingFolder folder(Contents{{"file", ""}});
   fs::create_symlink("nowhere", "link");
   EXPECT_EQ(Failure(ExitCode::kConflict, [] { MakeFolder("file"); }),
@@ -147,7 +147,7 @@ TEST(MakeFolder, SaysWhyItCannot) {
             "cannot create the folder ``: No such file or directory");
 }
 
-TEST(FileSize, IsOfRegularFilesOnly) {
+TEST(FileSize, FileSizeIsOnlyForRegularFiles) {
   const WorkingFolder folder(Contents{{"a", "123"}, {"sub/b", ""}});
   fs::create_symlink("a", "link");
   EXPECT_EQ(FileSize("a"), 3);
@@ -161,7 +161,7 @@ TEST(FileSize, IsOfRegularFilesOnly) {
 }
 
 // A file that may not be accessed is an error; it is not treated as missing.
-TEST(Exists, ThrowsWhereOthersAloneMayLook) {
+TEST(Exists, ExistsThrowsIfAccessIsDenied) {
   const WorkingFolder folder(Contents{{"sub/a", ""}});
   fs::permissions("sub", fs::perms::none);
   const uid_t me = geteuid();
@@ -172,7 +172,7 @@ TEST(Exists, ThrowsWhereOthersAloneMayLook) {
   EXPECT_EQ(failure, "cannot read `sub/a`: Permission denied");
 }
 
-TEST(RequireFolder, SaysWhatIsThereInstead) {
+TEST(RequireFolder, RequireFolderReportsOtherFileTypes) {
   const WorkingFolder folder(Contents{{"a", ""}, {"sub/b", ""}});
   fs::create_symlink("sub", "link");
   RequireFolder("sub");
@@ -182,7 +182,7 @@ TEST(RequireFolder, SaysWhatIsThereInstead) {
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { RequireFolder("a/b"); }), "there is no folder `a/b`");
 }
 
-TEST(Fd, ClosesOnce) {
+TEST(Fd, FdClosesOnce) {
   Fd fd(open("/dev/null", O_RDONLY));
   ASSERT_TRUE(fd);
   const int number = fd.get();
@@ -194,7 +194,7 @@ TEST(Fd, ClosesOnce) {
   EXPECT_EQ(fcntl(number, F_GETFD), -1);
 }
 
-TEST(NewFile, AppearsWholeWhenCommitted) {
+TEST(NewFile, NewFileAppearsCompleteOnCommit) {
   const WorkingFolder scratch(Contents{{"a", "before"}});
   const Folder folder = Folder::Open(".");
   {
@@ -211,7 +211,7 @@ TEST(NewFile, AppearsWholeWhenCommitted) {
   EXPECT_EQ(NamesIn("."), Names{"a"});
 }
 
-TEST(NewFile, LeavesNothingWithoutCommit) {
+TEST(NewFile, NewFileLeavesNothingWithoutCommit) {
   const WorkingFolder scratch(Contents{{"a", "before"}});
   const Folder folder = Folder::Open(".");
   { NewFile(folder, "a").Append("after"); }
@@ -222,7 +222,7 @@ TEST(NewFile, LeavesNothingWithoutCommit) {
 }
 
 // A new file follows its folder, whose name may change or vanish meanwhile.
-TEST(NewFile, IsWhereItsFolderIs) {
+TEST(NewFile, NewFileFollowsItsRenamedFolder) {
   const WorkingFolder scratch(Contents{{"here/x", ""}});
   const Folder folder = Folder::Open("here");
   EXPECT_TRUE(folder.IsInPlace());
@@ -235,7 +235,7 @@ TEST(NewFile, IsWhereItsFolderIs) {
   EXPECT_EQ(NamesIn("here"), Names{});
 }
 
-TEST(NewFile, IsThereIfAnotherOneWithItsBytesIs) {
+TEST(NewFile, NewFileAcceptsAnEqualFile) {
   const WorkingFolder scratch(Contents{{"a", "same"}, {"b", "another"}});
   const Folder folder = Folder::Open(".");
   for (const std::string name : {"a", "b", "c"}) {
@@ -251,7 +251,7 @@ TEST(NewFile, IsThereIfAnotherOneWithItsBytesIs) {
   EXPECT_EQ(ReadFile("a"), "same");
 }
 
-TEST(NewFile, TakesAFreeNameAlone) {
+TEST(NewFile, CommitNewTakesOnlyAFreeName) {
   const WorkingFolder scratch(Contents{{"a", "before"}});
   const Folder folder = Folder::Open(".");
   NewFile a(folder, "a"), b(folder, "b");
@@ -266,7 +266,7 @@ ResultFile Result(const std::string& path, bool force = false) {
   return ResultFile({"-o", "result", {"ours "}}, path, force);
 }
 
-TEST(ResultFile, ReplacesItsOwnKindAndFollowsLinks) {
+TEST(ResultFile, ResultFileReplacesItsOwnKindAndFollowsLinks) {
   const WorkingFolder scratch(
       Contents{{"target", "ours 1"}, {"mine", "mine ours "}, {"empty", ""}});
   fs::create_symlink("target", "link");
@@ -285,7 +285,7 @@ TEST(ResultFile, ReplacesItsOwnKindAndFollowsLinks) {
   EXPECT_EQ(NamesIn("."), (Names{"dangling", "empty", "link", "mine", "new", "target"}));
 }
 
-TEST(ResultFile, LooksAgainBeforeItWrites) {
+TEST(ResultFile, ResultFileChecksAgainBeforeItWrites) {
   const WorkingFolder scratch(Contents{});
   const ResultFile replaced = Result("b");
   std::ofstream("b") << "meanwhile";
@@ -294,7 +294,7 @@ TEST(ResultFile, LooksAgainBeforeItWrites) {
   EXPECT_EQ(ReadFile("b"), "meanwhile");
 }
 
-TEST(ResultFile, SaysWhyItCannot) {
+TEST(ResultFile, ResultFileReportsTheReason) {
   const WorkingFolder scratch(Contents{{"sub/b", ""}});
   fs::create_symlink("loop", "loop");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("none/a"); }),
@@ -322,7 +322,7 @@ std::string TemporaryOf(const Folder& folder, const std::string& name) {
   return "none";
 }
 
-TEST(RemoveLeftOvers, SparesFilesWhoseOwnersLive) {
+TEST(RemoveLeftOvers, RemoveLeftOversKeepsFilesOfRunningOwners) {
   const WorkingFolder scratch(Contents{});
   const Folder folder = Folder::Open(".");
   const std::string a = TemporaryOf(folder, "a"), b = TemporaryOf(folder, "b");
@@ -339,7 +339,7 @@ TEST(RemoveLeftOvers, SparesFilesWhoseOwnersLive) {
   RemoveLeftOvers(Folder::Open("none"), Any, Others::kAll);  // There is nothing to remove.
 }
 
-TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
+TEST(RemoveLeftOvers, RemoveLeftOversKeepsFilesOfOtherMachinesForHours) {
   const std::string young = ".a.tmp-0123456789abcdef-0000000000000001",
                     old = ".a.tmp-0123456789abcdef-0000000000000002";
   const WorkingFolder scratch(Contents{{young, ""}, {old, ""}});
@@ -357,7 +357,7 @@ TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
   EXPECT_EQ(NamesIn("."), Names{});
 }
 
-TEST(RemoveLeftOvers, SparesWhatIsTheUsers) {
+TEST(RemoveLeftOvers, RemoveLeftOversKeepsTheUsersFiles) {
   const WorkingFolder scratch(Contents{{".hidden", ""},
                                        {"a.tmp-0123456789abcdef-0123456789abcdef", ""},
                                        {".a.tmp-2024", ""},
@@ -377,7 +377,7 @@ TEST(RemoveLeftOvers, SparesWhatIsTheUsers) {
   EXPECT_EQ(NamesIn("."), before);
 }
 
-TEST(Folder, NeverReadsThroughALink) {
+TEST(Folder, FolderNeverFollowsLinks) {
   const WorkingFolder scratch(Contents{{"sub/a", "123"}, {"elsewhere/b", ""}});
   fs::create_symlink("a", "sub/link");
   fs::create_symlink("elsewhere", "folder");
@@ -399,7 +399,7 @@ TEST(Folder, NeverReadsThroughALink) {
 }
 
 // A comparison covers all pieces of a text, in any division, and detects a missing end.
-TEST(Comparison, IsOfAllPieces) {
+TEST(Comparison, ComparisonCoversAllPieces) {
   const std::string wanted = "abcabc";
   const auto compare = [&](const std::string& text, size_t first, size_t second) {
     Comparison comparison(wanted);
@@ -424,7 +424,7 @@ TEST(Comparison, IsOfAllPieces) {
   }
 }
 
-TEST(RunChild, GivesAndTakesWhatItSays) {
+TEST(RunChild, RunChildPassesInputAndReturnsOutput) {
   const auto run = [](const std::string& script, std::string_view input = {}) {
     return RunChild({"sh", "-c", script, "name", "a b", "$c"}, input, "a hint");
   };

@@ -70,7 +70,7 @@ TEST(Matches, IsFastOnHostilePatterns) {
 }
 
 // Patterns and texts are random and use few letters, so that they often match.
-TEST(Globs, AreAsEachPatternIs) {
+TEST(Globs, GlobsMatchLikeEachPattern) {
   std::mt19937 random(5);
   const auto text_of = [&](std::string_view letters, int longest) {
     std::string text;

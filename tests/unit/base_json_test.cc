@@ -55,13 +55,13 @@ TEST(JsonWriter, PutsLinesMembersOnTheirOwnLines) {
             "}\n");
 }
 
-TEST(JsonWriter, EscapesWhatRfc8785Escapes) {
+TEST(JsonWriter, EscapesLikeRfc8785) {
   JsonWriter out;
   out.Value(std::string_view("\"\\/\b\f\n\r\t\0\x1f\x7f\xc3\xa9", 13));
   EXPECT_EQ(out.Finish(), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f\xc3\xa9\"\n");
 }
 
-TEST(JsonWriter, IsUtf8WhateverTheTextIs) {
+TEST(JsonWriter, WritesUtf8ForAnyBytes) {
   JsonWriter out;
   out.Value("\xc3\xa9\x80\xff\xe2\x82|\xed\xa0\x80|\xf0\x9f\x98\x80");
   const std::string text = out.Finish();
@@ -83,7 +83,7 @@ TEST(JsonWriter, WritesTheLimitsOfIntegers) {
   EXPECT_EQ(out.Finish(), "[-9223372036854775808, 9223372036854775807]\n");
 }
 
-TEST(JsonWriter, DoublesComeBackBitForBit) {
+TEST(JsonWriter, DoublesSurviveARoundTrip) {
   for (const double value :
        {0.0, -0.0, 1.0, 0.02, 0.1 + 0.2, 1e-5, 8.3e-25, 0x1p-80, 0x1p100, 1e16, 1e17,
         9007199254740993.0, 123456789012345680.0, -2.5, std::numeric_limits<double>::denorm_min(),
@@ -104,20 +104,20 @@ TEST(JsonWriter, WritesTheShortestDecimal) {
   EXPECT_EQ(out.Finish(), "[0.02, 1, 1e-05, 0.30000000000000004]\n");
 }
 
-TEST(JsonWriter, RejectsWhatJsonDoesNotHave) {
+TEST(JsonWriter, WriterRejectsNonfiniteNumbers) {
   JsonWriter out;
   EXPECT_THROW(out.Value(std::numeric_limits<double>::quiet_NaN()), Bug);
   EXPECT_THROW(out.Value(std::numeric_limits<double>::infinity()), Bug);
   EXPECT_THROW(out.Value(-std::numeric_limits<double>::infinity()), Bug);
 }
 
-TEST(JsonWriter, RejectsAnEndThatIsMissing) {
+TEST(JsonWriter, WriterRejectsAMissingEnd) {
   JsonWriter out;
   out.BeginObject();
   EXPECT_THROW(out.Finish(), Bug);
 }
 
-TEST(JsonWriter, TakesTheTextInPieces) {
+TEST(JsonWriter, WriterReturnsTheTextInPieces) {
   JsonWriter out;
   out.BeginArray(JsonWriter::kLines).Value(1);
   EXPECT_EQ(out.size(), 4u);
@@ -127,19 +127,19 @@ TEST(JsonWriter, TakesTheTextInPieces) {
   EXPECT_EQ(text, "[\n 1,\n 2\n]\n");
 }
 
-TEST(ParseJson, ReadsWhatIsFine) {
+TEST(ParseJson, ParsesValidJson) {
   const nlohmann::json in = ParseJson(R"({"a": [1, {"a": 2}], "b": {"a": 3}})", "x");
   EXPECT_EQ(in.at("a").at(1).at("a"), 2);
   EXPECT_EQ(in.at("b").at("a"), 3);
 }
 
-TEST(ParseJson, RefusesAKeyTwice) {
+TEST(ParseJson, RejectsDuplicateKeys) {
   EXPECT_EQ(Refusal(R"({"a": 1, "b": 2, "a": 3})"), "`x.json` has the key \"a\" twice");
   EXPECT_EQ(Refusal(R"([{"x": {"b": 1, "b": 2}}])"), "`x.json` has the key \"b\" twice");
   EXPECT_EQ(Refusal(R"({"a": 1, "\u0061": 3})"), "`x.json` has the key \"a\" twice");
 }
 
-TEST(ParseJson, RefusesDeepNesting) {
+TEST(ParseJson, RejectsDeepNesting) {
   const auto nested = [](int levels) {
     return std::string(static_cast<size_t>(levels), '[') +
            std::string(static_cast<size_t>(levels), ']');
@@ -150,7 +150,7 @@ TEST(ParseJson, RefusesDeepNesting) {
   EXPECT_EQ(Refusal(std::string(1'000'000, '[')), "`x.json` is nested over 32 levels");
 }
 
-TEST(ParseJson, RefusesWhatIsNoJson) {
+TEST(ParseJson, RejectsInvalidJson) {
   EXPECT_EQ(Refusal(""), "`x.json` is not valid JSON: it ends at byte 0");
   EXPECT_EQ(Refusal("{\"a\": }"), "`x.json` is not valid JSON (byte 7 of 7)");
   EXPECT_EQ(Refusal("[1] x"), "`x.json` is not valid JSON (byte 5 of 5)");
@@ -171,7 +171,7 @@ std::optional<T> NumberIn(const std::string& text) try {
   return {};
 }
 
-TEST(ParseJson, WholeNumbersAreWholeAndFit) {
+TEST(ParseJson, RejectsFractionsAndNumbersOutOfRange) {
   EXPECT_EQ(NumberIn<int64_t>(R"({"n": 5})"), 5);
   EXPECT_EQ(NumberIn<int64_t>(R"({"n": -9223372036854775808})"),
             std::numeric_limits<int64_t>::min());

@@ -35,13 +35,13 @@ const Vector kVectors[] = {
     {std::string(1005, 'U'), "f4d62ddec0f3dd90ea1380fa16a5ff8dc4c54b21740650f24afc4120903552b0"},
 };
 
-TEST(Sha256, AnswersThePublishedVectors) {
+TEST(Sha256, Sha256MatchesPublishedVectors) {
   for (const Vector& v : kVectors) {
     EXPECT_EQ(ToHex(Sha256Of(v.message)), v.digest) << v.message.size() << " bytes";
   }
 }
 
-TEST(Sha256, DoesNotDependOnThePieces) {
+TEST(Sha256, Sha256DoesNotDependOnPieces) {
   for (const Vector& v : kVectors) {
     for (const size_t piece : {1, 7, 64, 1000}) {
       if (v.message.size() / piece > 100'000) continue;
@@ -57,7 +57,7 @@ TEST(Sha256, DoesNotDependOnThePieces) {
 
 // Hashing two texts at once, with unequal and odd sizes, equals hashing each of them. This includes
 // texts whose number of bits does not fit in 32 bits.
-TEST(Sha256, OfTwoAtOnceIsThatOfEach) {
+TEST(Sha256, HashingTwoAtOnceEqualsHashingEach) {
   std::string data(1 << 20, '\0');
   uint32_t x = 1;
   for (char& c : data) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24);
@@ -84,7 +84,7 @@ TEST(Sha256, OfTwoAtOnceIsThatOfEach) {
   }
 }
 
-TEST(Sha256, CanBeMoved) {
+TEST(Sha256, Sha256CanBeMoved) {
   Sha256 first;
   first.Update("a");
   Sha256 second = std::move(first);
@@ -92,21 +92,21 @@ TEST(Sha256, CanBeMoved) {
   EXPECT_EQ(ToHex(second.Finish()), kVectors[0].digest);
 }
 
-TEST(Sha1, IsThatOfFips180) {
+TEST(Sha1, Sha1MatchesFips180) {
   const auto digest = Sha1Of("abc");
   EXPECT_EQ(digest[0] << 24 | digest[1] << 16 | digest[2] << 8 | digest[3],
             static_cast<int>(0xa9993e36));
   EXPECT_EQ(digest[19], 0x9d);
 }
 
-TEST(FromHex, IsTheInverseOfToHex) {
+TEST(FromHex, FromHexInvertsToHex) {
   const Digest digest = Sha256Of("abc");
   Digest back{};
   ASSERT_TRUE(FromHex(ToHex(digest), &back));
   EXPECT_EQ(back, digest);
 }
 
-TEST(FromHex, TakesNothingElse) {
+TEST(FromHex, FromHexRejectsOtherText) {
   Digest digest;
   const std::string good = kVectors[0].digest;
   EXPECT_TRUE(FromHex(good, &digest));

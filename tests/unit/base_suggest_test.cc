@@ -14,26 +14,26 @@ TEST(Closest, CountsInsertionsDeletionsChangesAndSwaps) {
   EXPECT_EQ(Closest("mdlues", keys), "modules");
 }
 
-TEST(Closest, IsSilentWhenNothingIsNear) {
+TEST(Closest, SuggestsNothingIfNoNameIsClose) {
   EXPECT_EQ(Closest("shape", {"name", "seed"}), "");
   EXPECT_EQ(Closest("d", {"e", "f"}), "");
   EXPECT_EQ(Closest("", {"a"}), "");
   EXPECT_EQ(Closest(std::string(10000, 'x'), {"xx"}), "");
 }
 
-TEST(Closest, TakesTheNearestAndTheFirstOfEquals) {
+TEST(Closest, SuggestsTheFirstOfTheNearestNames) {
   EXPECT_EQ(Closest("tensor", {"tenso", "tensor"}), "tensor");
   EXPECT_EQ(Closest("axes", {"axis", "axas"}), "axis");
 }
 
-TEST(DidYouMean, NamesAllWhenThereAreFew) {
+TEST(DidYouMean, ListsAllNamesIfThereAreFew) {
   EXPECT_EQ(DidYouMean("erorr", {"error", "chunk"}), "did you mean `error`?");
   EXPECT_EQ(DidYouMean("none", {"error", "chunk"}), "one of `error`, `chunk`");
   EXPECT_EQ(DidYouMean("none", {"axes"}), "the only one is `axes`");
   EXPECT_EQ(DidYouMean("none", {}), "");
 }
 
-TEST(Closest, KnowsBeginnings) {
+TEST(Closest, SuggestsNamesWithACommonPrefix) {
   const std::vector<std::string> names = {"gen", "plan", "generate_all", "d"};
   EXPECT_EQ(Closest("generate", names), "gen");
   EXPECT_EQ(Closest("planning", names), "plan");

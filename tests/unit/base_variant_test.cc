@@ -41,7 +41,7 @@ using Any = Variant<std::nullptr_t, bool, int, double, std::string, std::shared_
 
 // A copy that runs out of memory leaks nothing. The types are those in a spec's `config`. With
 // std::variant, this test crashes or frees more than it allocated.
-TEST(Variant, ACopyThatHasNoMemoryLeavesNothing) {
+TEST(Variant, FailedCopyLeaksNothing) {
   memory.left = 100;
   const std::vector<Any> values = {Numbers{1, 2, 3}, 5, std::string(100, 'x'), Numbers{4},
                                    std::vector<double, Limited<double>>{0.5}};

@@ -79,7 +79,7 @@ Answer Failed(int status, const std::string& code = "", const std::string& messa
       .body = fmt::format("<Error><Code>{}</Code><Message>{}</Message></Error>", code, message)};
 }
 
-TEST_F(ToldStore, TriesAgainWhatMayPass) {
+TEST_F(ToldStore, RetriesTransientFailures) {
   struct Case {
     Answer answer;
     bool passes;  // for a GET
@@ -127,7 +127,7 @@ TEST_F(ToldStore, TriesAgainWhatMayPass) {
   }
 }
 
-TEST_F(ToldStore, TriesAsOftenAsItIsTold) {
+TEST_F(ToldStore, RetriesUpToMaxAttempts) {
   Tell({Failed(503, "SlowDown", "wait")});
   const std::pair<const char*, size_t> cases[] = {{"1", 1}, {"3", 3}};
   for (const auto& [attempts, sent] : cases) {
@@ -154,7 +154,7 @@ TEST_F(ToldStore, TriesAsOftenAsItIsTold) {
   }
 }
 
-TEST_F(ToldStore, SaysWhatTheStoreAnsweredAndWhatHelps) {
+TEST_F(ToldStore, ErrorsHaveTheStoresAnswerAndAHint) {
   const std::string doing = "cannot read `s3://bucket/a/o`: the store answered ";
   const std::string region =
       "set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL to its store";
@@ -189,7 +189,7 @@ TEST_F(ToldStore, SaysWhatTheStoreAnsweredAndWhatHelps) {
   }
 }
 
-TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
+TEST_F(ToldStore, FollowsRedirectsToAnotherRegion) {
   const auto scope = [](const Asked& asked) {
     const std::string text = asked.Header("authorization");
     const size_t begin = text.find("Credential=") + 11;
@@ -246,7 +246,7 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
 }
 
 // A store in another region may report expired keys after the redirect, or before it.
-TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
+TEST_F(ToldStore, RenewsKeysInAnotherRegion) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
   Set("AWS_MAX_ATTEMPTS", "3");
@@ -270,7 +270,7 @@ TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
 }
 
 // A thread that retries a request uses the region that another thread has learned meanwhile.
-TEST_F(ToldStore, GoesToTheRegionThatAnotherThreadWasTold) {
+TEST_F(ToldStore, RetriesUseTheRegionLearnedByAnotherThread) {
   std::optional<Store> store;
   std::vector<std::string> asked;
   std::mutex mutex;
@@ -300,7 +300,7 @@ TEST_F(ToldStore, GoesToTheRegionThatAnotherThreadWasTold) {
                                              "http://s3.us-west-9.amazonaws.com/bucket/a/first"}));
 }
 
-TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
+TEST_F(ToldStore, RenewsExpiredKeys) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
   const auto keys = [](const std::string& token, const std::string& expires) {
@@ -351,7 +351,7 @@ TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
   EXPECT_EQ(tokens(), "keys one ");
 }
 
-TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
+TEST_F(ToldStore, ObjectUrlsFollowBucketUrlAndEndpoint) {
   const auto line = [&](const std::string& url) {
     Tell({{.body = "x"}});
     Made(url).Get("x y", 10);
@@ -427,7 +427,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.of-default.amazonaws.com:443");
 }
 
-TEST_F(ToldStore, PutsNewObjectsAlone) {
+TEST_F(ToldStore, PutNewNeverReplacesAnObject) {
   Store store = Made();
   Tell({{}});
   EXPECT_TRUE(store.PutNew("o", "text", {{"claim", "c"}, {"z", "9"}}));
@@ -456,7 +456,7 @@ TEST_F(ToldStore, PutsNewObjectsAlone) {
                "cannot write `s3://bucket/a/o`: the store answered 403 AccessDenied");
 }
 
-TEST_F(ToldStore, GetsWholeObjectsUpToALimit) {
+TEST_F(ToldStore, GetReadsObjectsUpToALimit) {
   Store store = Made();
   Tell({{.body = "<Error>of an object</Error>"}});
   EXPECT_EQ(store.Get("o", 27), "<Error>of an object</Error>");
@@ -472,7 +472,7 @@ TEST_F(ToldStore, GetsWholeObjectsUpToALimit) {
   EXPECT_EQ(ErrorOf([&] { store.Get("o", 10); }).code(), ExitCode::kWorld);
 }
 
-TEST_F(ToldStore, LooksAtObjects) {
+TEST_F(ToldStore, HeadReturnsSizeAndMetadata) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   Tell({{.headers = {{"Content-Length", "5000000000"},
@@ -495,7 +495,7 @@ TEST_F(ToldStore, LooksAtObjects) {
   }
 }
 
-TEST_F(ToldStore, ReadsRangesOfTheObjectThatItKnows) {
+TEST_F(ToldStore, ReadsRangesOnlyOfTheKnownObject) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   const auto part = [](const std::string& body, const std::string& range, int status = 206) {
@@ -540,7 +540,7 @@ TEST_F(ToldStore, ReadsRangesOfTheObjectThatItKnows) {
                "cannot read `s3://bucket/a/o`: the store answered 416 InvalidRange");
 }
 
-TEST_F(ToldStore, ListsPageByPage) {
+TEST_F(ToldStore, ListsObjectsPageByPage) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   const auto page = [](const std::string& inner) {
@@ -673,7 +673,7 @@ TEST_F(ToldStore, ListsUploadsPageByPage) {
                "cannot list the uploads of `s3://bucket/a`: the store's answer is no list: ");
 }
 
-TEST_F(ToldStore, NeedsNoCredentialsToRead) {
+TEST_F(ToldStore, ReadsPublicObjectsWithoutCredentials) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_SECRET_ACCESS_KEY", "");
   Store store = Made();
@@ -699,7 +699,7 @@ TEST_F(ToldStore, NeedsNoCredentialsToRead) {
   }
 }
 
-TEST_F(ToldStore, RepeatsNoSecret) {
+TEST_F(ToldStore, ErrorsContainNoSecrets) {
   const std::string token = "FwoGZXIvYXdzEJr//////////wEaDKq+LongSessionToken==";
   Set("AWS_SESSION_TOKEN", token);
   Set("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
@@ -723,7 +723,7 @@ TEST_F(ToldStore, RepeatsNoSecret) {
   }
 }
 
-TEST_F(ToldStore, BeginsUploads) {
+TEST_F(ToldStore, BeginUploadSendsClaimAndReturnsId) {
   Store store = Made();
   const Answer begun = {.body =
                             "<InitiateMultipartUploadResult><UploadId>u/1</UploadId></"
@@ -748,7 +748,7 @@ TEST_F(ToldStore, BeginsUploads) {
   }
 }
 
-TEST_F(ToldStore, PutsParts) {
+TEST_F(ToldStore, PutPartSendsAPartAndReturnsItsTag) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   Tell({{.headers = {{"ETag", "\"e\""}}}});
@@ -770,7 +770,7 @@ TEST_F(ToldStore, PutsParts) {
                "cannot write `s3://bucket/a/o`: the store gave a part no ETag");
 }
 
-TEST_F(ToldStore, CompletesUploads) {
+TEST_F(ToldStore, CompleteUploadRetriesUntilTheObjectIsMade) {
   Store store = Made();
   const Answer made = {
       .body = "<CompleteMultipartUploadResult><Key>k</Key></CompleteMultipartUploadResult>"};
@@ -807,7 +807,7 @@ TEST_F(ToldStore, CompletesUploads) {
   }
 }
 
-TEST_F(ToldStore, EndsUploads) {
+TEST_F(ToldStore, EndUploadAbortsTheUpload) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   for (const int status : {204, 200, 404}) {
@@ -826,7 +826,7 @@ TEST_F(ToldStore, EndsUploads) {
   EXPECT_EQ(server.Take().size(), 2u);
 }
 
-TEST_F(ToldStore, ReadsHeadersAsTheyStand) {
+TEST_F(ToldStore, HttpReadsHeadersUnchanged) {
   Http http;
   const Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
   Tell({{.status = 418,
@@ -845,7 +845,7 @@ TEST_F(ToldStore, ReadsHeadersAsTheyStand) {
   EXPECT_EQ(response.headers.size(), 4u);  // Including the length.
 }
 
-TEST_F(ToldStore, KeepsConnectionsAndForgetsWhatARequestWas) {
+TEST_F(ToldStore, HttpReusesConnectionsWithoutOldState) {
   Http http;
   Request request{.method = "PUT", .scheme = "http", .host = server.host(), .path = "/x"};
   request.headers = {{"x-a", "1"}, {"host", "another"}};
@@ -872,7 +872,7 @@ TEST_F(ToldStore, KeepsConnectionsAndForgetsWhatARequestWas) {
   EXPECT_EQ(server.connections(), 1u);
 }
 
-TEST_F(ToldStore, TellsFailuresThatWouldComeAgain) {
+TEST_F(ToldStore, HttpDistinguishesPermanentFailures) {
   Http http;
   Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
   const auto failed = [&](const HttpLimits& limits = {}) {
@@ -903,7 +903,7 @@ TEST_F(ToldStore, TellsFailuresThatWouldComeAgain) {
   EXPECT_TRUE(failed());
 }
 
-TEST_F(ToldStore, AsksNoProxyForWhatIsThisMachines) {
+TEST_F(ToldStore, HttpUsesNoProxyForThisMachine) {
   Http http;
   Set("http_proxy", server.url());
   Request request{.method = "GET", .scheme = "http", .host = "store.example", .path = "/x"};
@@ -946,7 +946,7 @@ class Services : public InEnvironment {
 };
 
 // Credential sources have a fixed order: each is used only if the sources before it have none.
-TEST_F(Services, AreAskedInOneOrder) {
+TEST_F(Services, CredentialSourcesHaveAFixedOrder) {
   const auto keys = [](const std::string& id) {
     return fmt::format(R"({{"AccessKeyId": "{}", "SecretAccessKey": "S"}})", id);
   };
@@ -998,7 +998,7 @@ constexpr char kKeys[] =
     R"({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "T", "SessionToken": "ST",
         "Expiration": "2038-01-01T00:00:00Z"})";
 
-TEST_F(Services, OfTheEnvironmentComeFirstIfTheyAreWhole) {
+TEST_F(Services, CompleteCredentialsInTheEnvironmentComeFirst) {
   Set("AWS_ACCESS_KEY_ID", "A");
   EXPECT_STREQ(NotFound().what(), "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not");
   EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
@@ -1012,7 +1012,7 @@ TEST_F(Services, OfTheEnvironmentComeFirstIfTheyAreWhole) {
   EXPECT_TRUE(IsNone());
 }
 
-TEST_F(Services, OfAWebIdentity) {
+TEST_F(Services, ReadsCredentialsOfAWebIdentity) {
   const auto answer = [](const std::string& key, const std::string& secret) {
     return Answer{.body =
                       fmt::format("<R><Credentials><AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}"
@@ -1069,7 +1069,7 @@ TEST_F(Services, OfAWebIdentity) {
 }
 
 // The server is a proxy: it sees which hosts are requested, and none needs to exist.
-TEST_F(Services, SendNoTokenInPlainTextToOtherMachines) {
+TEST_F(Services, SendsNoTokenUnencryptedToOtherMachines) {
   Set("http_proxy", server.url());
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", Write("token", "t"));
   Set("AWS_ROLE_ARN", "arn");
@@ -1104,7 +1104,7 @@ TEST_F(Services, SendNoTokenInPlainTextToOtherMachines) {
       "on this machine");
 }
 
-TEST_F(Services, AreAskedAgainWhileThatMayHelp) {
+TEST_F(Services, RetriesCredentialServices) {
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys?a=b");
   const Answer keys{.body = kKeys};
   for (const int status : {429, 500}) {
@@ -1129,7 +1129,7 @@ TEST_F(Services, AreAskedAgainWhileThatMayHelp) {
   EXPECT_EQ(server.Take().size(), 5u);  // libcurl asks again on a reused connection.
 }
 
-TEST_F(Services, OfAContainer) {
+TEST_F(Services, ReadsCredentialsOfAContainer) {
   Set("http_proxy", "http://127.0.0.1:1");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
   answers["GET /keys"] = {{.body = kKeys}};
@@ -1166,7 +1166,7 @@ TEST_F(Services, OfAContainer) {
   }
 }
 
-TEST_F(Services, OfAMachine) {
+TEST_F(Services, ReadsCredentialsOfAMachine) {
   const std::string path = "/latest/meta-data/iam/security-credentials/";
   Set("http_proxy", "http://127.0.0.1:1");
   Set("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url() + "//");
@@ -1208,7 +1208,7 @@ TEST_F(Services, OfAMachine) {
                   .starts_with("the machine's metadata service gave no credentials: "));
 }
 
-TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
+TEST_F(Services, RenewsCredentialsFiveMinutesBeforeTheyExpire) {
   const auto keys = [](int seconds) {
     const std::time_t end = std::time(nullptr) + seconds;
     std::tm parts = {};
@@ -1250,7 +1250,7 @@ TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
   EXPECT_EQ(server.Take().size(), 1u);
 }
 
-TEST_F(Services, OfAProfile) {
+TEST_F(Services, ReadsCredentialsOfAProfile) {
   const std::string credentials = Write("credentials", "");
   Set("AWS_SHARED_CREDENTIALS_FILE", credentials);
   Set("AWS_CONFIG_FILE", Write("config", ""));
@@ -1320,7 +1320,7 @@ TEST_F(Services, OfAProfile) {
   }
 }
 
-TEST_F(Services, OfAProgram) {
+TEST_F(Services, ReadsCredentialsOfAProgram) {
   const std::string program = Write("program", "");
   Set("AWS_CONFIG_FILE",
       Write("config", "[default]\ncredential_process = sh " + program + " 1 2\n"));
@@ -1387,7 +1387,7 @@ class KeptObjects : public InEnvironment {
   }();
 };
 
-TEST_F(KeptObjects, AreClaimedOnceOnly) {
+TEST_F(KeptObjects, FirstClaimOfAFolderWins) {
   PutClaim(store, "c", "mine", {{"k", "v"}});
   EXPECT_EQ(kept.objects["a/c"].bytes, "mine");
   EXPECT_EQ(kept.objects["a/c"].metadata["x-amz-meta-k"], "v");
@@ -1405,7 +1405,7 @@ TEST_F(KeptObjects, AreClaimedOnceOnly) {
   EXPECT_EQ(error.code(), ExitCode::kUsage);
 }
 
-TEST_F(KeptObjects, AreTriedOutForUploads) {
+TEST_F(KeptObjects, ChecksThatTheStoreSupportsConditionalUploads) {
   kept.Put("a/c", "mine");
   RequireConditionalUploads(store, "c", "mine", {{"k", "v"}});
   EXPECT_TRUE(kept.uploads.empty());
@@ -1444,7 +1444,7 @@ TEST_F(KeptObjects, AreTriedOutForUploads) {
   EXPECT_EQ(kept.objects["a/c"].metadata["x-amz-meta-k"], "v");
 }
 
-TEST_F(KeptObjects, AreTextsThatAreMadeOrCompared) {
+TEST_F(KeptObjects, PutTextWritesOrComparesAnObject) {
   PutText(store, "t", "text");
   EXPECT_EQ(kept.objects["a/t"].bytes, "text");
   EXPECT_EQ(Log(), (std::vector<std::string>{"PUT a/t"}));
@@ -1473,7 +1473,7 @@ TEST_F(KeptObjects, AreTextsThatAreMadeOrCompared) {
   EXPECT_EQ(error.code(), ExitCode::kWorld);
 }
 
-TEST_F(KeptObjects, AreReadInOrder) {
+TEST_F(KeptObjects, LargeObjectsAreReadInOrder) {
   constexpr size_t kPiece = 8 << 20;
   std::string bytes(5 * kPiece + 5, '\0');
   for (size_t i = 0; i < bytes.size(); i += 4093)
@@ -1506,7 +1506,7 @@ TEST_F(KeptObjects, AreReadInOrder) {
       "`s3://bucket/a/o` changed while it was read");
 }
 
-TEST_F(KeptObjects, AreOneStateOfATree) {
+TEST_F(KeptObjects, ListingsMatchATreeOfObjects) {
   for (const char* key : {"t/a/x", "t/a/y/z", "t/a-b", "t/a0", "t/b", "t/folder/", "t//odd",
                           "t/./x", "t/..", "t/new\nline", "tt", "t.x", "u"}) {
     kept.Put(key, key);
@@ -1555,7 +1555,7 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
 }
 
 // LacksRank() finds whether any rank lacks its file or its receipt.
-TEST_F(KeptObjects, SayWhetherARankLacksItsFileOrItsReceipt) {
+TEST_F(KeptObjects, LacksRankFindsMissingFilesAndReceipts) {
   const BucketPlace place("s3://bucket/a");
   const auto lacks = [&](int64_t world_size, int64_t near = 0) {
     return LacksRank(place, world_size, near);
@@ -1669,7 +1669,7 @@ struct FileOfBoxes {
 
 constexpr int64_t kLeastPart = 8 << 20;
 
-TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
+TEST_F(KeptObjects, ObjectWriterAcceptsBoxesInAnyOrder) {
   const struct {
     std::vector<int64_t> sizes;
     int64_t gap;
@@ -1711,7 +1711,7 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
   }
 }
 
-TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
+TEST_F(KeptObjects, UnfinishedUploadsAreAborted) {
   const FileOfBoxes file({kLeastPart, kLeastPart}, 0, false);
   {
     const ObjectWriter object(&store, file.Outline());

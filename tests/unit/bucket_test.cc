@@ -26,7 +26,7 @@ namespace shardinit {
 namespace {
 
 // RFC 4231, cases 1, 2, 3 and 6.
-TEST(HmacSha256, HasTheValuesOfRfc4231) {
+TEST(HmacSha256, HmacMatchesRfc4231) {
   EXPECT_EQ(ToHex(HmacSha256(std::string(20, '\x0b'), "Hi There")),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(ToHex(HmacSha256("Jefe", "what do ya want for nothing?")),
@@ -38,7 +38,7 @@ TEST(HmacSha256, HasTheValuesOfRfc4231) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-TEST(HmacSha256, ShortensKeysThatAreLongerThanABlock) {
+TEST(HmacSha256, HmacHashesKeysLongerThanABlock) {
   for (const size_t size : {size_t{63}, size_t{64}, size_t{65}, size_t{200}}) {
     const std::string key(size, 'k');
     const Digest digest = Sha256Of(key);
@@ -47,7 +47,7 @@ TEST(HmacSha256, ShortensKeysThatAreLongerThanABlock) {
   }
 }
 
-TEST(UriEncoded, KeepsNothingElse) {
+TEST(UriEncoded, UriEncodingKeepsOnlyUnreservedCharacters) {
   for (int c = 0; c < 256; ++c) {
     const std::string text(1, static_cast<char>(c));
     const bool is_kept = c < 128 && (std::isalnum(c) != 0 ||
@@ -72,7 +72,7 @@ std::string SignatureOf(Request request) {
 }
 
 // The examples of "Signature Calculations for the Authorization Header" in the reference of S3.
-TEST(Sign, HasTheSignaturesOfTheReference) {
+TEST(Sign, SignaturesMatchTheS3Reference) {
   EXPECT_EQ(
       SignatureOf({.method = "GET", .path = "/test.txt", .headers = {{"range", "bytes=0-9"}}}),
       "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
@@ -89,7 +89,7 @@ TEST(Sign, HasTheSignaturesOfTheReference) {
       "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
-TEST(Sign, HasTheTimeOfUtcWhereverItIs) {
+TEST(Sign, SignaturesUseUtc) {
   const char* const before = std::getenv("TZ");
   const std::string zone = before == nullptr ? "" : before;
   for (const char* const other : {"XXX-14", "XXX+12", "UTC0"}) {
@@ -107,7 +107,7 @@ TEST(Sign, HasTheTimeOfUtcWhereverItIs) {
   tzset();
 }
 
-TEST(Request, EncodesWhatItSends) {
+TEST(Request, RequestUrlsAreEncoded) {
   const Request request{.method = "GET",
                         .scheme = "http",
                         .host = "h:9000",
@@ -116,7 +116,7 @@ TEST(Request, EncodesWhatItSends) {
   EXPECT_EQ(request.url(), "http://h:9000/b/a%20b/%C3%BC%2B%26%3D%25~?a=&z=1%2F2");
 }
 
-TEST(RequestFor, SplitsUrls) {
+TEST(RequestFor, RequestForSplitsUrls) {
   const Request request = RequestFor("GET", "http://127.0.0.1:51679/v2/c?id=1&x", "X");
   EXPECT_EQ(request.host, "127.0.0.1:51679");
   EXPECT_EQ(request.path, "/v2/c");
@@ -178,7 +178,7 @@ TEST(TimeOf, ReadsOffsetsAndFractions) {
   }
 }
 
-TEST(BucketUrl, IsSplitAndRefused) {
+TEST(BucketUrl, ParsesBucketUrlsAndRejectsOthers) {
   const BucketUrl url = ParseBucketUrl("s3://bucket/a/b c/");
   EXPECT_EQ(url.bucket, "bucket");
   EXPECT_EQ(url.KeyOf("ranks/x"), "a/b c/ranks/x");
@@ -192,7 +192,7 @@ TEST(BucketUrl, IsSplitAndRefused) {
   EXPECT_TRUE(IsBucketUrl("s3://x") && !IsBucketUrl("./s3://x") && !IsBucketUrl("gs://x"));
 }
 
-TEST(BucketUrl, HasLimits) {
+TEST(BucketUrl, BucketUrlsHaveLimits) {
   const auto is_taken = [](const std::string& url) {
     try {
       ParseBucketUrl(url);
@@ -224,7 +224,7 @@ TEST(BucketUrl, HasLimits) {
   }
 }
 
-TEST(HostIn, ChangesNothingButTheRegion) {
+TEST(HostIn, HostInChangesOnlyTheRegion) {
   const auto moved = [](const char* host) { return HostIn(host, "us-east-1", "eu-west-1"); };
   EXPECT_EQ(moved("s3.us-east-1.amazonaws.com"), "s3.eu-west-1.amazonaws.com");
   EXPECT_EQ(moved("models-us-east-1.s3.us-east-1.amazonaws.com"),
@@ -234,7 +234,7 @@ TEST(HostIn, ChangesNothingButTheRegion) {
 }
 
 // Each of these once took time quadratic in its length: minutes.
-TEST(Xml, HostileAnswersTakeNoLonger) {
+TEST(Xml, HostileXmlIsParsedInLinearTime) {
   constexpr size_t kTimes = 1'000'000;
   const auto many = [](std::string_view text) {
     std::string all;
@@ -249,7 +249,7 @@ TEST(Xml, HostileAnswersTakeNoLonger) {
   EXPECT_EQ(XmlText("<Key>" + text + "</Key>", "Key"), text);
 }
 
-TEST(Xml, FindsElements) {
+TEST(Xml, FindsXmlElements) {
   const std::string xml =
       "<?xml version=\"1.0\"?>\n<L xmlns=\"x\"><Keys>n</Keys><Key>a&amp;b&#39;&#xfc;</Key>"
       "<Empty/><C ><Key>2</Key></C></L>";
@@ -264,7 +264,7 @@ TEST(Xml, FindsElements) {
   }
 }
 
-TEST(Xml, HasCharactersInUtf8) {
+TEST(Xml, DecodesXmlCharactersToUtf8) {
   const std::pair<unsigned, const char*> codes[] = {{0x1, "\x01"},
                                                     {0x7f, "\x7f"},
                                                     {0x80, "\xc2\x80"},
@@ -286,7 +286,7 @@ TEST(Xml, HasCharactersInUtf8) {
   EXPECT_EQ(XmlText("<Kx>n</Kx><K />\n<K/><K>y</K>", "K"), "y");
 }
 
-TEST(FindMount, ReadsTheKernelsList) {
+TEST(FindMount, FindsMountsInTheKernelsList) {
   constexpr char kMounts[] =
       "22 1 8:1 / / rw,relatime shared:1 master:2 - ext4 /dev/sda1 rw\n"
       "90 22 0:51 / /mnt/a\\040b rw,nosuid - fuse.rclone remote:bucket/x rw,user_id=0\n"
@@ -304,7 +304,7 @@ TEST(FindMount, ReadsTheKernelsList) {
 }
 
 // Escapes in fields are decoded, and the first line for a device wins.
-TEST(FindMount, ReadsFieldsAsTheyAreWritten) {
+TEST(FindMount, DecodesEscapesInMountFields) {
   const auto found = [](const std::string& line) {
     const std::optional<Mount> mount =
         FindMount(line + "\n1 1 0:7 / /later rw - later later rw\n", makedev(0, 7));
@@ -320,7 +320,7 @@ TEST(FindMount, ReadsFieldsAsTheyAreWritten) {
   }
 }
 
-TEST(IsOfObjectStore, KnowsThoseThatAreMounted) {
+TEST(IsOfObjectStore, RecognizesMountedObjectStores) {
   for (const auto& [type, source] : {std::pair("fuse.rclone", "r:b"),
                                      {"fuse.gcsfuse", "b"},
                                      {"fuse.s3fs", "s3fs"},
@@ -337,7 +337,7 @@ TEST(IsOfObjectStore, KnowsThoseThatAreMounted) {
   }
 }
 
-TEST(PartBytes, FollowsFromTheSizeAndGivesAtMostTenThousand) {
+TEST(PartBytes, PartSizeGivesAtMostTenThousandParts) {
   constexpr int64_t kMiB = 1 << 20;
   EXPECT_EQ(PartBytes(0), 8 * kMiB);
   EXPECT_EQ(PartBytes(80'000 * kMiB), 8 * kMiB);
@@ -347,7 +347,7 @@ TEST(PartBytes, FollowsFromTheSizeAndGivesAtMostTenThousand) {
   }
 }
 
-TEST(ForEachGap, HasAllThatIsNoBox) {
+TEST(ForEachGap, ForEachGapVisitsAllBytesOutsideBoxes) {
   Tensor tensor;
   tensor.Edit().dtype = DType::u8;
   FileLayout layout{.path = "x", .head = "head"};

@@ -29,7 +29,7 @@ class EachAlone final : public TaskSource {
 };
 
 // A file takes about as long as a thread needs to ask for room and fall asleep.
-TEST(FileGroups, NobodyWaitsForAFileThatIsDone) {
+TEST(FileGroups, NoThreadWaitsForAFinishedFile) {
   const Tensor tensor = MakeTensor("one", DType::f32, {64}, Uniform{0, 1});
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   EachAlone source;
@@ -76,7 +76,7 @@ class SecondIsFaster final : public TaskSource {
   std::atomic<int64_t> checked_{0};
 };
 
-TEST(FileGroups, NoFileIsDoneBeforeTheSourcesOfThoseBeforeItAreChecked) {
+TEST(FileGroups, FilesFinishAfterTheSourcesOfEarlierFilesAreChecked) {
   const Tensor tensor = MakeTensor("one", DType::f32, {64}, Uniform{0, 1});
   SecondIsFaster source;
   WorkCounters counters;

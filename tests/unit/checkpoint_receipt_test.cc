@@ -76,12 +76,12 @@ std::string ReceiptRefusal(const std::string& text) {
   return "";
 }
 
-TEST(WriteReceipt, IsCanonical) {
+TEST(WriteReceipt, WriteReceiptIsCanonical) {
   const Plan plan = SmallPlan();
   EXPECT_EQ(WriteReceipt(PlanRank(plan, 0), SmallReceipt()), SmallText());
 }
 
-TEST(ReadWritten, IsTheInverse) {
+TEST(ReadWritten, ReadWrittenInvertsWriteReceipt) {
   const Plan plan = SmallPlan();
   const auto receipt = ReadWritten(SmallText(), "r.json", PlanRank(plan, 0));
   const Receipt expected = SmallReceipt();
@@ -97,7 +97,7 @@ TEST(ReadWritten, IsTheInverse) {
 
 // ReadWritten() accepts only texts that WriteReceipt() writes, and reads them like ReadReceipt().
 // Changes each byte of a receipt in several ways.
-TEST(ReadWritten, TakesNoOtherText) {
+TEST(ReadWritten, ReadWrittenAcceptsOnlyCanonicalText) {
   const Plan plan = SmallPlan();
   const RankPlan rank = PlanRank(plan, 0);
   const std::string text = SmallText();
@@ -126,7 +126,7 @@ TEST(ReadWritten, TakesNoOtherText) {
   EXPECT_GT(taken, 100);  // Other digests and offsets give other valid receipts.
 }
 
-TEST(ReadWritten, IsNotMisledByNames) {
+TEST(ReadWritten, ReadWrittenIsNotMisledByTensorNames) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (const char* path : {"\"file_offset\": 9", "\"sha256\": \"0", "b", "\n \"boxes\": ["}) {
     graph.tensors.push_back(MakeTensor(path, DType::f32, {4}, Constant{1}));
@@ -142,7 +142,7 @@ TEST(ReadWritten, IsNotMisledByNames) {
   EXPECT_EQ(written->digests, receipt.digests);
 }
 
-TEST(WriteReceipt, PassesOnThatOfManyBoxesInPieces) {
+TEST(WriteReceipt, WritesReceiptsOfManyBoxesInPieces) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (int i = 0; i < 20'000; ++i) {
     graph.tensors.push_back(MakeTensor("t" + std::to_string(i), DType::f32, {}, Constant{1}));
@@ -176,7 +176,7 @@ TEST(WriteReceipt, PassesOnThatOfManyBoxesInPieces) {
   }
 }
 
-TEST(ReadReceipt, IsTheInverse) {
+TEST(ReadReceipt, ReadReceiptInvertsWriteReceipt) {
   const Plan plan = SmallPlan();
   const Receipt receipt = ReadReceipt(SmallText(), "r.json", PlanRank(plan, 0));
   const Receipt expected = SmallReceipt();
@@ -187,7 +187,7 @@ TEST(ReadReceipt, IsTheInverse) {
   EXPECT_EQ(receipt.digests, expected.digests);
 }
 
-TEST(ReadReceipt, SaysWhyItRefuses) {
+TEST(ReadReceipt, ReadReceiptReportsTheReason) {
   const std::string head = "`r.json` is not the receipt of rank 0 of this plan: ";
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")),
             head + "it is the receipt of rank 1");
@@ -215,7 +215,7 @@ TEST(ReadReceipt, SaysWhyItRefuses) {
             head + "a digest must be 64 hexadecimal digits, not `X" + digest.substr(1) + "`");
 }
 
-TEST(ReadReceipt, RefusesOtherTypes) {
+TEST(ReadReceipt, ReadReceiptRejectsOtherTypes) {
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {"3000", "\"3000\""},
            {"3000", "null"},
@@ -244,7 +244,7 @@ bool Finds(const Contents& files, const Digest& plan_sha256) {
   return FindReceipt(CheckpointFolder(".").place(), PlanRank(plan, 0), plan_sha256).has_value();
 }
 
-TEST(FindReceipt, ProvesAFileThatIsThere) {
+TEST(FindReceipt, FindReceiptNeedsAMatchingFile) {
   const Digest plan = Sha256Of("plan");
   EXPECT_TRUE(Finds(Files(SmallText()), plan));
   EXPECT_FALSE(Finds({}, plan));
@@ -254,7 +254,7 @@ TEST(FindReceipt, ProvesAFileThatIsThere) {
   EXPECT_FALSE(Finds({{"ranks/rank-00000.h5", std::string(3000, 'x')}}, plan));
 }
 
-TEST(FindReceipt, TakesDamageForAbsence) {
+TEST(FindReceipt, FindReceiptTreatsDamageAsMissing) {
   const Digest plan = Sha256Of("plan");
   EXPECT_FALSE(Finds(Files(""), plan));
   EXPECT_FALSE(Finds(Files(SmallText().substr(0, 400)), plan));
@@ -267,7 +267,7 @@ TEST(FindReceipt, TakesDamageForAbsence) {
 }
 
 // Follows a rank's file through its whole life, as a verifier sees it.
-TEST(Generate, LeavesAFileWithAReceipt) {
+TEST(Generate, GenerateLeavesAFileWithAReceipt) {
   SetUpHdf5Once();
   const Plan plan = SmallPlan();
   const Digest plan_sha256 = Sha256Of(WritePlan(plan));
@@ -301,7 +301,7 @@ TEST(Generate, LeavesAFileWithAReceipt) {
   EXPECT_FALSE(Exists(kManifestName));
 }
 
-TEST(WriteManifest, FollowsFromPlanAndReceipts) {
+TEST(WriteManifest, ManifestFollowsFromPlanAndReceipts) {
   const Plan plan = SmallPlan();
   const Digest d0 = Sha256Of("0"), d1 = Sha256Of("1"), d2 = Sha256Of("2"), index = Sha256Of("i");
   const std::vector<ReceiptEntry> ranks = {{100, Sha256Of("r0"), {0, 1}, {d0, d1}},

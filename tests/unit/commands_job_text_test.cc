@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-TEST(InShell, QuotesWhatIsNotPlain) {
+TEST(InShell, ShellTextIsQuotedUnlessPlain) {
   for (int c = 1; c < 256; ++c) {
     const std::string text(1, static_cast<char>(c));
     const bool is_plain =
@@ -30,7 +30,7 @@ TEST(InShell, QuotesWhatIsNotPlain) {
   EXPECT_EQ(InShell(std::vector<std::string>{"a", "", "b c"}), "a '' 'b c'");
 }
 
-TEST(InYaml, HasEveryCharacter) {
+TEST(InYaml, YamlScalarsKeepEveryCharacter) {
   const std::pair<const char*, const char*> cases[] = {
       {"", ""},
       {"a \"b\\\n", "a \\\"b\\\\\\n"},
@@ -46,7 +46,7 @@ TEST(InYaml, HasEveryCharacter) {
     EXPECT_EQ(InYamlScalar(text), "\"" + std::string(quoted) + "\"");
 }
 
-TEST(InYaml, HasBlocksOfPlainLines) {
+TEST(InYaml, YamlBlocksAreForPlainLines) {
   EXPECT_EQ(InYamlBlock("a\n"), "|\n  a");
   EXPECT_EQ(InYamlBlock("a: \"b\"\n\n  c\n"), "|\n  a: \"b\"\n  \n    c");
   for (const char* text : {"a", "a\n\n", " a\n", "\na\n", "a\tb\n", "a\n\xe2\x80\xa8\n", "\n"}) {
@@ -54,13 +54,13 @@ TEST(InYaml, HasBlocksOfPlainLines) {
   }
 }
 
-TEST(InJson, HasTextsAndLists) {
+TEST(InJson, JsonTextHasStringsAndLists) {
   EXPECT_EQ(InJsonText("a\"\n"), "\"a\\\"\\n\"");
   const std::string list = InJsonText(std::vector<std::string>{"a", "b"});
   EXPECT_LT(list.find("\"a\""), list.find("\"b\""));
 }
 
-TEST(TextOfJobs, IsUtf8) {
+TEST(TextOfJobs, JobTextMustBeUtf8) {
   for (const char* wrong : {"\xff", "a\xc3", "ok\xed\xa0\x80"}) {
     EXPECT_THROW(InYamlScalar(wrong), Error) << wrong;
     EXPECT_THROW(InYamlBlock(std::string(wrong) + "\n"), Error) << wrong;

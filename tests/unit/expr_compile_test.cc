@@ -44,7 +44,7 @@ std::string Mistake(const std::string& expr, const std::string& marked,
          messages.substr(std::min(messages.find(caret) + caret.size() - 1, messages.size() - 1));
 }
 
-TEST(Compile, NamesBecomeNumbersAndPlaces) {
+TEST(Compile, NamesBecomeNumbersAndIndices) {
   EXPECT_EQ(Canonical("row * n1 + col"), "i0 * 4 + i1");
   EXPECT_EQ(Canonical("heads * size_embed + i1"), "i0 * 4 + i1");
   EXPECT_EQ(Canonical("index / (n0 * n1)"), "index / 24");
@@ -53,7 +53,7 @@ TEST(Compile, NamesBecomeNumbersAndPlaces) {
   EXPECT_EQ(Canonical("row + 10 * col", "[2, 3, 4]", ""), "i1 + 10 * i2");
 }
 
-TEST(Compile, ConstantPartsAreComputed) {
+TEST(Compile, ConstantPartsAreFolded) {
   EXPECT_EQ(Canonical("row * (2 * d + 1)"), "i0 * 9");
   EXPECT_EQ(Canonical("where(d == 4, sqrt(16), 0) + row"), "4 + i0");
   EXPECT_EQ(Canonical("max(3, d, 2) * row"), "4 * i0");
@@ -64,7 +64,7 @@ TEST(Compile, ConstantPartsAreComputed) {
   EXPECT_EQ(Canonical("2 * row * 3"), "2 * i0 * 3");
 }
 
-TEST(Compile, ParenthesesThatMatterStay) {
+TEST(Compile, KeepsNecessaryParentheses) {
   EXPECT_EQ(Canonical("(row - col) - 1"), "i0 - i1 - 1");
   EXPECT_EQ(Canonical("row - (col - 1)"), "i0 - (i1 - 1)");
   EXPECT_EQ(Canonical("row / (col * 2 + 1)"), "i0 / (i1 * 2 + 1)");
@@ -76,12 +76,12 @@ TEST(Compile, ParenthesesThatMatterStay) {
   EXPECT_EQ(Canonical("--row"), "--i0");
 }
 
-TEST(Compile, NamesMayHaveParentheses) {
+TEST(Compile, DropsParenthesesAroundNames) {
   EXPECT_EQ(Canonical("1 + (row)"), "1 + i0");
   EXPECT_EQ(Canonical("((third) * (d)) * (col)"), Canonical("third * d * col"));
 }
 
-TEST(Compile, EachOccurrenceIsADraw) {
+TEST(Compile, EachOccurrenceIsASeparateDraw) {
   const GraphOutcome outcome = Build("where(uniform() < 0.5, normal(), 0) + normal() + bits()");
   ASSERT_EQ(outcome.messages, "");
   const auto& program = *std::get<Expression>(outcome.graph.tensors[0].distribution()).program;
@@ -94,7 +94,7 @@ TEST(Compile, EachOccurrenceIsADraw) {
   EXPECT_FALSE(IsRandom(Build("row").graph.tensors[0].distribution()));
 }
 
-TEST(Compile, TheCanonicalTextIsItself) {
+TEST(Compile, CanonicalTextIsStable) {
   for (const char* expr :
        {"where(row >= col, normal() * 0.02, 0)", "-(row - 1e-30) / third", "-third * row - -d",
         "clip(erf_inv(uniform() * 2 - 1), negative, 2) + 1e300 * (bits() != 3)"}) {
@@ -109,7 +109,7 @@ TEST(Compile, TheCanonicalTextIsItself) {
   EXPECT_EQ(CompileCanonical("1 + 1", shape), nullptr);
 }
 
-TEST(Compile, PlansKeepIt) {
+TEST(Compile, PlansKeepCanonicalExpressions) {
   GraphOutcome outcome = Build("where(row >= col, normal() * third, uniform())");
   ASSERT_EQ(outcome.messages, "");
   const Plan plan = MakePlan(std::move(outcome.graph));
@@ -123,7 +123,7 @@ TEST(Compile, PlansKeepIt) {
   EXPECT_EQ(again.graph.tensors[0].stream().key, plan.graph.tensors[0].stream().key);
 }
 
-TEST(Compile, NamedOnes) {
+TEST(Compile, NamedExpressionInitializersAreCompiled) {
   const auto lowered = [](const std::string& shape, const std::string& init) {
     const GraphOutcome outcome =
         BuildRest("modules: {w: {shape: " + shape + ", init: " + init + "}}\n");
@@ -142,7 +142,7 @@ TEST(Compile, NamedOnes) {
             std::string::npos);
 }
 
-TEST(Compile, Mistakes) {
+TEST(Compile, ReportsMistakesInExpressions) {
   EXPECT_EQ(Mistake("row + embed", "embed"),
             "`embed` has two meanings: the variable of the spec, 7, and the index in dimension 1\n"
             "  hint: write the index by position, `i0`, the size `n0`, or rename the variable\n");
@@ -171,7 +171,7 @@ TEST(Compile, Mistakes) {
             "  hint: elements are computed in f64, which holds all whole numbers up to 2^53\n");
 }
 
-TEST(Compile, NumbersForAWholeTensorAreNotDrawn) {
+TEST(Compile, RejectsDrawsWhereOneNumberIsNeeded) {
   const std::string messages =
       BuildRest("modules: {w: {shape: [2], init: {normal: {std: uniform()}}}}\n").messages;
   EXPECT_NE(

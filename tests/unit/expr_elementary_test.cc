@@ -146,7 +146,7 @@ TEST_F(Elementary, Pow) {
       [&] { return Between(-6000, 6000); });
 }
 
-TEST_F(Elementary, PowIsExactWhereItCanBe) {
+TEST_F(Elementary, PowIsExactIfTheResultIs) {
   for (int64_t x = -100; x <= 100; ++x) {
     double power = 1;
     for (int y = 0; std::fabs(power) <= 0x1p53; ++y) {
@@ -184,7 +184,7 @@ TEST_F(Elementary, ErfInv) {
 }
 
 // Every compiler and optimization level must give these bits.
-TEST_F(Elementary, KnownAnswers) {
+TEST_F(Elementary, ElementaryFunctionsHaveKnownAnswers) {
   const struct {
     ElementOp op;
     double a, b, result;
@@ -232,7 +232,7 @@ TEST_F(Elementary, KnownAnswers) {
   }
 }
 
-TEST_F(Elementary, Ends) {
+TEST_F(Elementary, ElementaryFunctionsAtTheirLimits) {
   const auto is_nan = [](ElementOp op, double a, double b = 0) {
     return std::isnan(Apply(op, a, b));
   };

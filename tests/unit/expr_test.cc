@@ -73,7 +73,7 @@ TEST(Expr, PrecedenceAndAssociation) {
   EXPECT_EQ(Result("-d * heads"), "-40");
 }
 
-TEST(Expr, IntegersStayIntegersWhileTheyAreExact) {
+TEST(Expr, IntegerResultsStayIntegersIfExact) {
   EXPECT_EQ(Result("d / 5"), "2");
   EXPECT_EQ(Result("d / heads"), "2.5");
   EXPECT_EQ(Result("d * 0.5"), "5.0");
@@ -93,7 +93,7 @@ TEST(Expr, Functions) {
   EXPECT_EQ(Result("round_up(3.5 * d, 8)"), "40");
 }
 
-TEST(Expr, LongChainsNeedNoStack) {
+TEST(Expr, LongChainsDoNotExhaustTheStack) {
   std::string chain = "1";
   while (chain.size() < 4000) chain += "+1";
   EXPECT_EQ(Result(chain), "2001");
@@ -187,7 +187,7 @@ TEST(Expr, Limits) {
       std::string::npos);
 }
 
-TEST(Expr, EvaluationErrorsPointAtTheGuiltyPart) {
+TEST(Expr, EvaluationErrorsPointAtTheCause) {
   EXPECT_EQ(Result("2 * (d - heads * 2.5) + 1 / (d - 10)"),
             "x:1:25: error: division by zero in `1 / (d - 10)`\n"
             "  2 * (d - heads * 2.5) + 1 / (d - 10)\n"
@@ -230,7 +230,7 @@ TEST(Expr, EvaluationErrorsPointAtTheGuiltyPart) {
             "  hint: did you mean `heads`?\n");
 }
 
-TEST(EvaluateInteger, ShowsValueAndExpression) {
+TEST(EvaluateInteger, EvaluateIntegerReportsValueAndExpression) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(IntegerResult("d * 3.5", 0, kMost), "35");
   EXPECT_EQ(IntegerResult("sqrt(16)", 0, kMost), "4");

@@ -106,7 +106,7 @@ void ExpectRead(const Box& piece, const Box& box, int64_t first, int64_t count,
   if (calls != nullptr) *calls = reads;
 }
 
-TEST(Pieces, AreReadAsAWalkFindsTheirElements) {
+TEST(Pieces, ReadsPiecesLikeAnElementwiseWalk) {
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Drawing draw(seed);
@@ -120,7 +120,7 @@ TEST(Pieces, AreReadAsAWalkFindsTheirElements) {
 
 // Short and long rows are read in groups, with gaps that are read along and gaps that are skipped,
 // beyond the most that is read at once.
-TEST(Pieces, OfManyBytesAreReadInGroups) {
+TEST(Pieces, ReadsLargePiecesInGroups) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Drawing draw(seed);
@@ -137,7 +137,7 @@ TEST(Pieces, OfManyBytesAreReadInGroups) {
   }
 }
 
-TEST(Pieces, ARunBehindAGroupIsReadAlone) {
+TEST(Pieces, ReadsARunAfterAGroupSeparately) {
   int64_t calls = 0;
   // 1 KiB of each row of 4 KiB is wanted: a group has 256 of 257 rows.
   ExpectRead({{0, 0}, {257, 1024}}, {{0, 256}, {257, 256}}, 0, 257 * 256, &calls);
@@ -152,7 +152,7 @@ TEST(Pieces, ARunBehindAGroupIsReadAlone) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(Pieces, AreCopiedFromAnyElementOn) {
+TEST(Pieces, CopiesPiecesFromAnyElement) {
   const Box piece = {{1, 2}, {3, 4}}, box = {{0, 3}, {4, 2}};
   const std::vector<uint32_t> wanted = Wanted(piece, box, 4, 4);  // its numbers: 5, 6, 9 and 10
   const std::vector<uint32_t> elements = {5, 6, 7, 8, 9, 10};
@@ -162,7 +162,7 @@ TEST(Pieces, AreCopiedFromAnyElementOn) {
   EXPECT_EQ(copied, wanted);
 }
 
-TEST(Pieces, ShareAndPrecedeWhatAWalkCounts) {
+TEST(Pieces, CountsSharedAndPrecedingElements) {
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Drawing draw(seed);
@@ -192,7 +192,7 @@ TEST(Pieces, ShareAndPrecedeWhatAWalkCounts) {
   }
 }
 
-TEST(Pieces, ThatShareElementsAreFound) {
+TEST(Pieces, FindsOverlappingPieces) {
   int64_t found = 0;
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
@@ -222,7 +222,7 @@ TEST(Pieces, ThatShareElementsAreFound) {
 }
 
 // The 64 files that were requested last are kept open.
-TEST(OpenFiles, KeepsThoseThatWereAskedForLast) {
+TEST(OpenFiles, KeepsRecentlyUsedFilesOpen) {
   const auto path = [](int number) { return "pieces_test." + std::to_string(number); };
   for (int i = 0; i < 200; ++i) std::ofstream(path(i)) << i;
   OpenFiles files;

@@ -126,7 +126,7 @@ std::string ZipOf(const std::string& pickle) {
   return ZipWith([&](Zip& zip) { zip.members[0] = {"archive/data.pkl", pickle}; });
 }
 
-TEST(TorchFile, WhatArchivesMayHave) {
+TEST(TorchFile, AcceptsHarmlessZipVariants) {
   EXPECT_EQ(TorchData(GoodZip().Make()), "aaaabbbbcccc");
   const std::vector<std::pair<const char*, std::function<void(Zip & zip)>>> kHarmless = {
       {"zip64", [](Zip& z) { z.is_large = true; }},
@@ -151,7 +151,7 @@ TEST(TorchFile, WhatArchivesMayHave) {
     EXPECT_EQ(TorchData(ZipWith(change)), "aaaabbbbcccc") << what;
 }
 
-TEST(TorchFile, ArchivesThatLieAreRefused) {
+TEST(TorchFile, RejectsInconsistentArchives) {
   const std::string directory = "zip directory", overlap = "reach into what follows";
   const std::vector<std::pair<std::string, std::function<void(Zip & zip)>>> kLies = {
       {"other things of a file", [](Zip& z) { z.members[2].local_name = "archive/data/1"; }},
@@ -235,7 +235,7 @@ TEST(TorchFile, ArchivesThatLieAreRefused) {
   }
 }
 
-TEST(TorchFile, PicklesThatLieAreRefused) {
+TEST(TorchFile, RejectsInconsistentPickles) {
   const std::vector<std::pair<std::string, Pickled>> kLies = {
       {"has 12 bytes instead of 16", {.elements = 4}},
       {"has 12 bytes instead of 24", {.type = "DoubleStorage"}},
@@ -270,7 +270,7 @@ TEST(TorchFile, PicklesThatLieAreRefused) {
 }
 
 // Any truncated or changed file is refused, or all that is read is within the file.
-TEST(TorchFile, CutAndChangedBytesAreHarmless) {
+TEST(TorchFile, SurvivesTruncatedAndChangedBytes) {
   const std::string good = GoodZip().Make(), large = ZipWith([](Zip&z) { z.is_large = true; });
   for (const std::string& bytes : {good, large}) {
     for (size_t size = 0; size < bytes.size(); ++size) {

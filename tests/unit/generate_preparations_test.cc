@@ -49,7 +49,7 @@ struct Memory {
 
 using Which = std::set<size_t>;
 
-TEST(Preparations, IdleOnesGiveWayToWhatDoesNotFitBesideThem) {
+TEST(Preparations, FreesIdlePreparationsForLargerOnes) {
   Memory memory({6, 6, 20});
   Preparations held(10, memory.Hold());
   for (const size_t i : {0, 1, 0}) {
@@ -66,7 +66,7 @@ TEST(Preparations, IdleOnesGiveWayToWhatDoesNotFitBesideThem) {
   EXPECT_EQ(held.bytes(), 0);
 }
 
-TEST(Preparations, IdleOnesGiveWayBesideBoxesAtWork) {
+TEST(Preparations, FreesIdlePreparationsWhileOthersAreUsed) {
   Memory memory({4, 4, 5});
   Preparations held(10, memory.Hold());
   ASSERT_TRUE(held.Use(memory.Needs({0})));
@@ -80,7 +80,7 @@ TEST(Preparations, IdleOnesGiveWayBesideBoxesAtWork) {
 }
 
 // If all ranks need the same four preparations and three fit, each rank makes one again, not four.
-TEST(Preparations, KeepWhatTheNextRankNeedsSoonest) {
+TEST(Preparations, KeepsPreparationsThatTheNextRankNeedsFirst) {
   Memory memory({1, 1, 1, 1});
   Preparations held(3, memory.Hold());
   constexpr int kRanks = 10;
@@ -98,7 +98,7 @@ TEST(Preparations, KeepWhatTheNextRankNeedsSoonest) {
   EXPECT_EQ(memory.made, 4 + (kRanks - 1));
 }
 
-TEST(Preparations, RandomBoxesStayWithinTheLimit) {
+TEST(Preparations, PreparationsStayWithinTheMemoryLimit) {
   Random random(13);
   for (int round = 0; round < 300 && !testing::Test::HasFailure(); ++round) {
     std::vector<int64_t> sizes;

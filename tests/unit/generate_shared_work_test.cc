@@ -99,7 +99,7 @@ class WorkOfRounds {
 
 // No thread sleeps through the last piece. A piece takes at most the time that a thread needs to
 // fall asleep, so it is often made just when another thread begins to wait for it.
-TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
+TEST(SharedWork, NoThreadSleepsThroughTheLastPiece) {
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([](int64_t round, int64_t piece) {
     Spin(round * 7 % 1999 + piece * 50);
     return round + piece;
@@ -120,7 +120,7 @@ TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
 }
 
 // Readers begin anywhere, in several groups, and also in pieces that other threads are making.
-TEST(SharedWork, ReadersFindWhatOthersMake) {
+TEST(SharedWork, ReadersWaitForPiecesOfOtherThreads) {
   constexpr int64_t kPieces = 700;  // Three groups.
   const auto made = std::make_shared<std::atomic<int64_t>>(0);
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([made](int64_t round, int64_t piece) {
@@ -157,7 +157,7 @@ struct SlowPiece {
 
 // A thread that finds a piece missing holds the lock until it sleeps. If pieces were made without
 // the lock, this could happen in between, and the sleeper would never wake.
-TEST(SharedWork, APieceIsMadeUnderTheLock) {
+TEST(SharedWork, PiecesAreMadeUnderTheLock) {
   std::atomic<bool> goes_on{false}, has_begun{false}, is_seen{false};
   SharedWork<SlowPiece> work([&](int64_t piece) {
     has_begun = has_begun || piece == 0;
@@ -183,7 +183,7 @@ TEST(SharedWork, APieceIsMadeUnderTheLock) {
 }
 
 // All threads get the first failure, whichever piece they are making.
-TEST(SharedWork, AFailureWakesEverybody) {
+TEST(SharedWork, FailureWakesAllThreads) {
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([](int64_t round, int64_t piece) {
     Spin(round * 7 % 1999);
     if (piece == round % 5) throw std::runtime_error("piece " + std::to_string(piece));

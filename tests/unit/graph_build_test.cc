@@ -14,7 +14,7 @@ std::string Tensors(const std::string& rest) {
 
 std::string Messages(const std::string& rest) { return BuildRest(rest).messages; }
 
-TEST(BuildGraph, ResolvesEverything) {
+TEST(BuildGraph, BuildsAGraphFromAllKeys) {
   const GraphOutcome outcome = BuildText(
       "shardinit: 1\n"
       "name: llama\n"
@@ -50,7 +50,7 @@ TEST(BuildGraph, ResolvesEverything) {
             "head bf16 [8, 3] uniform(-1, 1) (tensor, fsdp) () key embed2\n");
 }
 
-TEST(BuildGraph, HasDefaults) {
+TEST(BuildGraph, OmittedKeysHaveDefaults) {
   const GraphOutcome outcome = BuildRest("modules: {w: {shape: [3], init: zeros}}\n");
   EXPECT_EQ(Print(outcome.graph),
             "x seed 0 philox4x32 mesh dedupe\n"
@@ -59,7 +59,7 @@ TEST(BuildGraph, HasDefaults) {
 
 // Repeats.
 
-TEST(Repeat, NestsAndNumbers) {
+TEST(Repeat, RepeatsNestAndNumberModules) {
   EXPECT_EQ(Tensors("modules:\n"
                     "  a:\n"
                     "    repeat: {i: 2}\n"
@@ -71,7 +71,7 @@ TEST(Repeat, NestsAndNumbers) {
             "a.1.b.1.w f32 [12] constant(0) ()\n");
 }
 
-TEST(Repeat, ItsNumberMayStandInTheName) {
+TEST(Repeat, RepeatNumbersMayBeInNames) {
   EXPECT_EQ(Tensors("modules:\n"
                     "  h_{i}:\n"
                     "    repeat: {i: 2}\n"
@@ -84,7 +84,7 @@ TEST(Repeat, ItsNumberMayStandInTheName) {
             "h_1.3.c.w f32 [12] constant(0) ()\n");
 }
 
-TEST(Repeat, NumbersInNamesAreChecked) {
+TEST(Repeat, ChecksRepeatNumbersInNames) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a_{i}: {w: {shape: [1], init: zeros}}\n"
                      "  b_{i: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
@@ -128,7 +128,7 @@ TEST(Repeat, NumbersInNamesAreChecked) {
             "                            ^\n");
 }
 
-TEST(Repeat, GivesOneMessagePerMistake) {
+TEST(Repeat, MistakesInRepeatsAreReportedOnce) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a:\n"
                      "    repeat: {i: 100}\n"
@@ -144,7 +144,7 @@ TEST(Repeat, GivesOneMessagePerMistake) {
             "  hint: the only one is `i`\n");
 }
 
-TEST(Repeat, ItsVariableEndsWithIt) {
+TEST(Repeat, RepeatVariableIsLimitedToItsModule) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a:\n"
                      "    repeat: {layer: 2}\n"
@@ -156,7 +156,7 @@ TEST(Repeat, ItsVariableEndsWithIt) {
             "  hint: `layer` is the variable of the repeat `a`, and known only below it\n");
 }
 
-TEST(Repeat, MayNotHideANameOrBeUsedTwiceAround) {
+TEST(Repeat, RepeatVariableMustNotHideAnotherName) {
   EXPECT_EQ(Messages("vars: {n: 2}\n"
                      "modules:\n"
                      "  a:\n"
@@ -177,7 +177,7 @@ TEST(Repeat, MayNotHideANameOrBeUsedTwiceAround) {
             "  hint: choose another name for this repeat\n");
 }
 
-TEST(Repeat, NamesMayComeAgainSideBySide) {
+TEST(Repeat, SiblingRepeatsMayShareAVariable) {
   EXPECT_EQ(Tensors("modules:\n"
                     "  a: {repeat: {i: 1}, w: {shape: [1], init: zeros}}\n"
                     "  b: {repeat: {i: 1}, w: {shape: [1], init: zeros}}\n"),
@@ -185,7 +185,7 @@ TEST(Repeat, NamesMayComeAgainSideBySide) {
             "b.0.w f32 [1] constant(0) ()\n");
 }
 
-TEST(Repeat, CountsWithinLimits) {
+TEST(Repeat, RepeatCountsHaveLimits) {
   EXPECT_EQ(
       Messages("modules:\n"
                "  a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
@@ -202,7 +202,7 @@ TEST(Repeat, CountsWithinLimits) {
       "                    ^^^\n");
 }
 
-TEST(Repeat, MultipliedStaysWithinTheLimit) {
+TEST(Repeat, NestedRepeatsStayWithinTheTensorLimit) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a:\n"
                      "    repeat: {i: 2000}\n"
@@ -216,7 +216,7 @@ TEST(Repeat, MultipliedStaysWithinTheLimit) {
             "                    ^^^^\n");
 }
 
-TEST(Repeat, SideBySideStaysWithinTheLimit) {
+TEST(Repeat, SiblingRepeatsStayWithinTheTensorLimit) {
   EXPECT_EQ(
       Messages("modules:\n"
                "  a: {repeat: {i: 2}, w: {shape: [], init: zeros}}\n"
@@ -235,13 +235,13 @@ TEST(Repeat, SideBySideStaysWithinTheLimit) {
 
 // Variables.
 
-TEST(Vars, StandInAnyOrder) {
+TEST(Vars, VariablesMayBeInAnyOrder) {
   EXPECT_EQ(Tensors("vars: {a: b * 2, b: c + 1, c: 3}\n"
                     "modules: {w: {shape: [a], init: zeros}}\n"),
             "w f32 [8] constant(0) ()\n");
 }
 
-TEST(Vars, CyclesAreOneMistakeEach) {
+TEST(Vars, EachCycleOfVariablesIsOneMistake) {
   EXPECT_EQ(Messages("vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"),
             "x.yaml:4:8: error: `a` is defined by itself: a → b → c → a\n"
             "  vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"
@@ -251,7 +251,7 @@ TEST(Vars, CyclesAreOneMistakeEach) {
             "                           ^\n");
 }
 
-TEST(Vars, AreEvaluatedUsedOrNot) {
+TEST(Vars, UnusedVariablesAreEvaluated) {
   EXPECT_EQ(Messages("vars: {a: 1 / 0, b: a + 1}\n"),
             "x.yaml:4:11: error: division by zero in `1 / 0`\n"
             "  vars: {a: 1 / 0, b: a + 1}\n"
@@ -278,13 +278,13 @@ TEST(Vars, LongChainsDoNotExhaustTheStack) {
 
 // Initializers by name.
 
-TEST(NamedInit, MayNameAnother) {
+TEST(NamedInit, NamedInitializersMayNameAnother) {
   EXPECT_EQ(Tensors("init: {a: b, b: c, c: {normal: {std: 1}}}\n"
                     "modules: {w: {shape: [2], init: a}}\n"),
             "w f32 [2] normal(0, 1) ()\n");
 }
 
-TEST(NamedInit, CyclesAreReportedOnce) {
+TEST(NamedInit, CyclesOfNamedInitializersAreReportedOnce) {
   const std::string messages = Messages(
       "init: {a: b, b: a}\n"
       "modules: {v: {shape: [2], init: a}, w: {shape: [2], init: a}}\n");
@@ -292,7 +292,7 @@ TEST(NamedInit, CyclesAreReportedOnce) {
   EXPECT_EQ(messages.find("error:"), messages.rfind("error:")) << messages;
 }
 
-TEST(NamedInit, AMistakeInItIsReportedOnce) {
+TEST(NamedInit, MistakesInNamedInitializersAreReportedOnce) {
   EXPECT_EQ(Messages("init: {base: {normal: {std: -1}}}\n"
                      "modules:\n"
                      "  v: {shape: [2], init: base}\n"
@@ -302,7 +302,7 @@ TEST(NamedInit, AMistakeInItIsReportedOnce) {
             "                              ^^\n");
 }
 
-TEST(NamedInit, TakesNoArguments) {
+TEST(NamedInit, NamedInitializersTakeNoArguments) {
   EXPECT_EQ(Messages("init: {base: {normal: {std: 1}}}\n"
                      "modules: {w: {shape: [2], init: {base: {std: 2}}}}\n"),
             "x.yaml:5:41: error: `base` is an initializer of this spec and takes no arguments\n"
@@ -310,7 +310,7 @@ TEST(NamedInit, TakesNoArguments) {
             "                                          ^^^\n");
 }
 
-TEST(NamedInit, MayNotTakeAToolsName) {
+TEST(NamedInit, NamedInitializersMustNotHideBuiltInOnes) {
   EXPECT_EQ(Messages("init: {normal: {uniform: {low: 0, high: 1}}}\n"
                      "modules: {w: {shape: [2], init: zeros}}\n"),
             "x.yaml:4:8: error: `normal` is the tool's own initializer\n"
@@ -319,7 +319,7 @@ TEST(NamedInit, MayNotTakeAToolsName) {
             "  hint: choose another name\n");
 }
 
-TEST(NamedInit, UnknownNamesGetASuggestion) {
+TEST(NamedInit, UnknownInitializersGetASuggestion) {
   EXPECT_EQ(Messages("init: {embedding: {normal: {std: 1}}}\n"
                      "modules: {w: {shape: [2], init: embeding}}\n"),
             "x.yaml:5:33: error: unknown initializer `embeding`\n"
@@ -330,7 +330,7 @@ TEST(NamedInit, UnknownNamesGetASuggestion) {
 
 // Keys.
 
-TEST(Key, PutsInTheNumbersOfRepeats) {
+TEST(Key, KeysContainRepeatNumbers) {
   EXPECT_EQ(Tensors("modules:\n"
                     "  a:\n"
                     "    repeat: {i: 2}\n"
@@ -343,7 +343,7 @@ TEST(Key, PutsInTheNumbersOfRepeats) {
             "a.1.b.1.w f32 [1] constant(0) () key old.1.1.1.w\n");
 }
 
-TEST(Key, KnowsOnlyTheRepeatsAroundIt) {
+TEST(Key, KeysKnowOnlyEnclosingRepeats) {
   EXPECT_EQ(Messages("vars: {n: 2}\n"
                      "modules:\n"
                      "  a:\n"
@@ -360,7 +360,7 @@ TEST(Key, KnowsOnlyTheRepeatsAroundIt) {
             "  hint: no `repeat` is around it\n");
 }
 
-TEST(Key, DecidesTheStream) {
+TEST(Key, KeysDetermineTheRandomStream) {
   const GraphOutcome outcome = BuildRest(
       "seed: 5\n"
       "modules:\n"
@@ -373,7 +373,7 @@ TEST(Key, DecidesTheStream) {
   EXPECT_EQ(outcome.graph.tensors[2].stream().key, 0u);
 }
 
-TEST(Key, MayNotBeTwoTensors) {
+TEST(Key, TensorsMustNotShareAKey) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a: {shape: [1], init: {normal: {std: 1}}}\n"
                      "  b: {shape: [1], init: {normal: {std: 2}}, key: a}\n"),
@@ -407,7 +407,7 @@ TEST(Key, MayNotBeTwoTensors) {
 
 constexpr char kTwoAxes[] = "mesh: {axes: {fsdp: 2, tensor: 4}}\n";
 
-TEST(GraphSharding, RulesTakeTheFirstThatApplies) {
+TEST(GraphSharding, FirstApplicableRuleWins) {
   EXPECT_EQ(
       Tensors(std::string(kTwoAxes) + "rules: [{a: fsdp}, {b: fsdp}, {b: tensor}, {c: null}]\n"
                                       "modules:\n"
@@ -423,7 +423,7 @@ TEST(GraphSharding, RulesTakeTheFirstThatApplies) {
       "y f32 [8] constant(0) ()\n");
 }
 
-TEST(GraphSharding, AShortShardLeavesTheRestWhole) {
+TEST(GraphSharding, ShortShardListLeavesOtherDimensionsWhole) {
   EXPECT_EQ(
       Tensors(std::string(kTwoAxes) + "modules:\n"
                                       "  u: {shape: [8, 8], shard: [[tensor, fsdp]], init: zeros}\n"
@@ -434,7 +434,7 @@ TEST(GraphSharding, AShortShardLeavesTheRestWhole) {
       "w f32 [8, 8] constant(0) () ()\n");
 }
 
-TEST(GraphSharding, UnknownAxesGetASuggestion) {
+TEST(GraphSharding, UnknownMeshAxesGetASuggestion) {
   EXPECT_EQ(
       Messages(std::string(kTwoAxes) + "modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"),
       "x.yaml:5:35: error: unknown mesh axis `tensr`\n"
@@ -448,7 +448,7 @@ TEST(GraphSharding, UnknownAxesGetASuggestion) {
             "  hint: the spec declares no mesh axis\n");
 }
 
-TEST(GraphSharding, AnAxisCutsOnce) {
+TEST(GraphSharding, MeshAxisShardsATensorOnce) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"),
             "x.yaml:5:53: error: mesh axis `fsdp` would shard a tensor twice\n"
@@ -467,7 +467,7 @@ TEST(GraphSharding, LogicalAxesNeedARule) {
       "  hint: did you mean `embed`? `{embd: null}` in `rules` keeps it whole\n");
 }
 
-TEST(GraphSharding, RulesNeedALogicalAxis) {
+TEST(GraphSharding, RulesMustNameALogicalAxis) {
   EXPECT_EQ(
       Messages(std::string(kTwoAxes) + "rules: [{embed: fsdp}, {embde: tensor}]\n"
                                        "modules: {w: {shape: [8], axes: [embed], init: zeros}}\n"),
@@ -477,7 +477,7 @@ TEST(GraphSharding, RulesNeedALogicalAxis) {
       "  hint: did you mean `embed`?\n");
 }
 
-TEST(Uneven, IsAMistakeUnlessAllowed) {
+TEST(Uneven, UnevenShardsAreRejectedUnlessAllowed) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules:\n"
                      "  u: {shape: [6, 3], shard: [tensor, fsdp], init: zeros}\n"
@@ -501,7 +501,7 @@ TEST(Uneven, IsAMistakeUnlessAllowed) {
             "with `uneven: chunk`\n");
 }
 
-TEST(Uneven, OfATensorGoesBeforeTheSpecs) {
+TEST(Uneven, UnevenOfATensorOverridesTheSpecs) {
   EXPECT_EQ(Messages("uneven: chunk\n" + std::string(kTwoAxes) +
                      "modules:\n"
                      "  v: {shape: [5], shard: [fsdp], init: zeros}\n"
@@ -513,7 +513,7 @@ TEST(Uneven, OfATensorGoesBeforeTheSpecs) {
             "with `uneven: chunk`\n");
 }
 
-TEST(GraphSegments, AreOfDimensionsThatAreCut) {
+TEST(GraphSegments, SegmentsNeedAShardedDimension) {
   EXPECT_EQ(
       Tensors(
           "mesh: {axes: {fsdp: 2, tensor: 4, one: 1}}\n"
@@ -527,7 +527,7 @@ TEST(GraphSegments, AreOfDimensionsThatAreCut) {
       "w f32 [9] constant(0) (fsdp / 4)\n");
 }
 
-TEST(GraphSegments, HaveTheirMistakes) {
+TEST(GraphSegments, ReportsMistakesInSegments) {
   EXPECT_EQ(
       Messages(
           std::string(kTwoAxes) +
@@ -562,7 +562,7 @@ TEST(GraphSegments, HaveTheirMistakes) {
 
 constexpr char kPipe[] = "mesh: {axes: {pipe: 4, tensor: 2}}\n";
 
-TEST(GraphStage, IsTheInnermostOne) {
+TEST(GraphStage, InnermostStageWins) {
   EXPECT_EQ(Tensors(std::string(kPipe) +
                     "modules:\n"
                     "  a: {shape: [4], init: zeros}\n"
@@ -584,7 +584,7 @@ TEST(GraphStage, IsTheInnermostOne) {
             "m.1.e f32 [4] constant(0) ()\n");
 }
 
-TEST(GraphStage, HasItsMistakes) {
+TEST(GraphStage, ReportsMistakesInStages) {
   EXPECT_EQ(
       Messages(std::string(kPipe) +
                "modules:\n"
@@ -620,7 +620,7 @@ TEST(GraphStage, HasItsMistakes) {
       "                                      ^\n");
 }
 
-TEST(GraphStage, OfViewsIsThatOfTheirTensors) {
+TEST(GraphStage, ViewsInheritTheStageOfTheirTensors) {
   const std::string spec = "shardinit: 1\nname: x\ndtype: f32\n" + std::string(kPipe) +
                            "modules:\n"
                            "  a: {shape: [4], init: zeros, stage: {pipe: 1}}\n"
@@ -644,7 +644,7 @@ TEST(GraphStage, OfViewsIsThatOfTheirTensors) {
             "  hint: say with `stage` which ranks hold it; `stage: null` means all\n");
 }
 
-TEST(GraphMesh, CommandLineReplacesIt) {
+TEST(GraphMesh, CommandLineReplacesTheMesh) {
   const GraphOutcome outcome =
       BuildRest(std::string(kTwoAxes) + "modules: {w: {shape: [9], shard: [fsdp], init: zeros}}\n",
                 {}, "tensor=1,fsdp=3");
@@ -654,7 +654,7 @@ TEST(GraphMesh, CommandLineReplacesIt) {
             "w f32 [9] constant(0) (fsdp)\n");
 }
 
-TEST(GraphMesh, HasALimit) {
+TEST(GraphMesh, MeshSizeHasALimit) {
   EXPECT_EQ(Messages("mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"),
             "x.yaml:4:33: error: the mesh has more than 16777216 ranks\n"
             "  mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"
@@ -676,7 +676,7 @@ std::string LayoutMessages(const std::string& members) {
   return BuildText(kLayoutHead + members, {}, {}, "l", false).messages;
 }
 
-TEST(LayoutCoverage, ElementsOfTiesCountOnce) {
+TEST(LayoutCoverage, LayoutCoverageCountsTiedElementsOnce) {
   EXPECT_EQ(LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"
                            "    b: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
             "x.yaml:6:3: error: layout `l` holds 16 of the 32 elements of `w`, some of them twice\n"
@@ -690,7 +690,7 @@ TEST(LayoutCoverage, ElementsOfTiesCountOnce) {
             "  hint: add it, or list it under `omit`\n");
 }
 
-TEST(LayoutCoverage, RowsAndColumnsThatOverlapMayHoldAll) {
+TEST(LayoutCoverage, OverlappingRowsAndColumnsMayCoverATensor) {
   const std::string rows = "    a: {from: {slice: {axis: 0, stop: 3, of: w}}}\n";
   EXPECT_EQ(LayoutMessages(rows + "    b: {from: {slice: {axis: 1, start: 1, stop: 8, of: w}}}\n"),
             "x.yaml:6:3: error: layout `l` holds 31 of the 32 elements of `w`, some of them twice\n"
@@ -702,7 +702,7 @@ TEST(LayoutCoverage, RowsAndColumnsThatOverlapMayHoldAll) {
   EXPECT_EQ(LayoutMessages("    a: {from: w}\n    b: {from: w}\n"), "");
 }
 
-TEST(OtherLayouts, NeitherFailNorHelpTheChosenOne) {
+TEST(OtherLayouts, UnchosenLayoutsDoNotAffectTheChosenOne) {
   const auto messages = [](const std::string& layout, bool all_layouts) {
     return BuildText(
                "shardinit: 1\n"
@@ -731,7 +731,7 @@ TEST(OtherLayouts, NeitherFailNorHelpTheChosenOne) {
 
 // Clashes.
 
-TEST(Paths, AreUnique) {
+TEST(Paths, TensorPathsAreUnique) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a.0.w: {shape: [1], init: zeros}\n"
                      "  a: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"),
@@ -743,7 +743,7 @@ TEST(Paths, AreUnique) {
             "    ^^^^^\n");
 }
 
-TEST(Paths, AreNotGroupsOfOthers) {
+TEST(Paths, TensorPathsMustNotPrefixOthers) {
   for (const bool group_first : {false, true}) {
     const std::string tensor = "  a.b: {shape: [1], init: zeros}\n";
     const std::string inner = "  a.b.c.d: {shape: [1], init: zeros}\n";
@@ -765,7 +765,7 @@ TEST(Paths, AreNotGroupsOfOthers) {
 
 // Limits and types.
 
-TEST(Limits, OfShapes) {
+TEST(Limits, ShapesHaveLimits) {
   EXPECT_EQ(Messages("modules: {w: {shape: [2 - 2], init: zeros}}\n"),
             "x.yaml:4:23: error: dimension 0 must be at least 1, but `2 - 2` is 0\n"
             "  modules: {w: {shape: [2 - 2], init: zeros}}\n"
@@ -779,7 +779,7 @@ TEST(Limits, OfShapes) {
             "");
 }
 
-TEST(Limits, OfAllTensorsTogether) {
+TEST(Limits, ModelSizeHasALimit) {
   EXPECT_EQ(Messages("modules:\n"
                      "  v: {shape: [1152921504606846975], init: zeros}\n"
                      "  w: {shape: [1152921504606846975], init: zeros}\n"
@@ -789,7 +789,7 @@ TEST(Limits, OfAllTensorsTogether) {
             "               ^^^\n");
 }
 
-TEST(Limits, OfDimensions) {
+TEST(Limits, NumberOfDimensionsHasALimit) {
   std::string shape = "1";
   for (int i = 1; i < 32; ++i) shape += ", 1";
   EXPECT_EQ(Messages("modules: {w: {shape: [" + shape + "], init: zeros}}\n"), "");
@@ -798,7 +798,7 @@ TEST(Limits, OfDimensions) {
       << messages;
 }
 
-TEST(DTypes, UnknownOnesGetASuggestion) {
+TEST(DTypes, UnknownDTypesGetASuggestion) {
   EXPECT_EQ(BuildText("shardinit: 1\nname: x\ndtype: fp32\n"
                       "modules: {v: {shape: [1], init: zeros}, w: {shape: [1], init: zeros}}\n")
                 .messages,
@@ -808,7 +808,7 @@ TEST(DTypes, UnknownOnesGetASuggestion) {
             "  hint: did you mean `f32`?\n");
 }
 
-TEST(Engine, UnknownOnesGetASuggestion) {
+TEST(Engine, UnknownEnginesGetASuggestion) {
   EXPECT_EQ(Messages("engine: philox\n"),
             "x.yaml:4:9: error: unknown engine `philox`\n"
             "  engine: philox\n"
@@ -816,7 +816,7 @@ TEST(Engine, UnknownOnesGetASuggestion) {
             "  hint: did you mean `philox4x32`?\n");
 }
 
-TEST(Seed, IsANonNegativeInteger) {
+TEST(Seed, SeedIsANonNegativeInteger) {
   for (const uint64_t seed :
        {uint64_t{0}, (uint64_t{1} << 63) - 1, uint64_t{1} << 63, ~uint64_t{0}}) {
     const GraphOutcome outcome = BuildRest(fmt::format(
@@ -836,7 +836,7 @@ TEST(Seed, IsANonNegativeInteger) {
             "        ^^^^^\n");
 }
 
-TEST(Config, KeepsIntegersAsTheyAre) {
+TEST(Config, ConfigKeepsIntegersExactly) {
   EXPECT_EQ(
       BuildRest("config: {a: 18446744073709551615, b: -9223372036854775808, c: 9007199254740993}\n")
           .graph.config,
@@ -876,7 +876,7 @@ TEST(BuildGraph, ReportsAllMistakesTogether) {
             "                ^^^^^\n");
 }
 
-TEST(Init, MustFitTheDType) {
+TEST(Init, InitialValuesMustFitTheDType) {
   EXPECT_EQ(Messages("modules:\n"
                      "  w: {shape: [2], dtype: f16, init: {constant: {value: 65505}}}\n"),
             "x.yaml:5:38: error: values of `w` reach 65505, but f16 ends at 65504\n"

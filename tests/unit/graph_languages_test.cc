@@ -51,7 +51,7 @@ std::string One(const std::string& sharding, const std::string& shape,
 
 // Maps from patterns.
 
-TEST(MapLanguage, TakesListsOfTorchprime) {
+TEST(MapLanguage, AcceptsTorchprimeLists) {
   EXPECT_EQ(Cuts("\n"
                  "  # Weights\n"
                  "  embed.weight: [fsdp, tensor]\n"
@@ -78,7 +78,7 @@ TEST(MapLanguage, TakesListsOfTorchprime) {
             "norm.weight ()\n");
 }
 
-TEST(MapLanguage, TakesPartitionSpecsOfJax) {
+TEST(MapLanguage, AcceptsJaxPartitionSpecs) {
   EXPECT_EQ(One(" {w: \"P('fsdp', None, ('tensor',))\"}", "[8, 8, 8]"), "w (fsdp) () (tensor)\n");
   EXPECT_EQ(One("\n  w: P('fsdp')", "[8, 8]"), "w (fsdp) ()\n");
   EXPECT_EQ(One("\n  w: jax.sharding.PartitionSpec(None, ('tensor', 'fsdp'))", "[8, 8]"),
@@ -88,7 +88,7 @@ TEST(MapLanguage, TakesPartitionSpecsOfJax) {
 }
 
 // Field guide: fully_shard after parallelize_module shards 8 rows as 0-1, 4-5, 2-3, 6-7.
-TEST(MapLanguage, TakesPlacementsOfDTensor) {
+TEST(MapLanguage, AcceptsDTensorPlacements) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   EXPECT_EQ(One(" {w: {dp: Shard(0), tp: Shard(0)}}", "[8]", mesh), "w (dp, tp)\n");
   EXPECT_EQ(One(" {w: {dp: _StridedShard(0, split_factor=2), tp: Shard(0)}}", "[8]", mesh),
@@ -107,7 +107,7 @@ TEST(MapLanguage, TakesPlacementsOfDTensor) {
             "w (b, c, a)\n");
 }
 
-TEST(MapLanguage, ReportsPlacementsThatAreNone) {
+TEST(MapLanguage, RejectsInvalidPlacements) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   const auto message = [&](const std::string& placement) {
     const std::string all = One(" {w: {dp: " + placement + "}}", "[8]", mesh);
@@ -131,7 +131,7 @@ TEST(MapLanguage, ReportsPlacementsThatAreNone) {
 }
 
 // Axes remain separate if sharding one after the other differs from sharding by both at once.
-TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
+TEST(MapLanguage, KeepsNestedAxesSeparate) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   const std::string both = "dp: Shard(0), tp: Shard(0)}";
   EXPECT_EQ(One(" {w: {" + both + "}", "[10]", mesh),
@@ -155,7 +155,7 @@ TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
   EXPECT_NE(two.find("in two ways, {dp: Shard(0), tp: Shard(0)} and [[dp, tp]]"), two.npos) << two;
 }
 
-TEST(MapLanguage, IsStrict) {
+TEST(MapLanguage, MapsRejectUnusedPatternsAndWrongAxes) {
   EXPECT_EQ(Cuts("\n"
                  "  layers.*.qq.weight: [tensor]\n"
                  "  norm: [fsdp]\n"
@@ -191,13 +191,13 @@ TEST(MapLanguage, IsStrict) {
             "    ^^^^^^^^^^^^^^^\n");
 }
 
-TEST(MapLanguage, LeavesATensorsOwnShard) {
+TEST(MapLanguage, ShardOfATensorOverridesTheMap) {
   EXPECT_EQ(Cuts(" {w: [fsdp]}", kMesh,
                  "modules: {w: {shape: [8, 8], shard: [null, tensor], init: zeros}}\n"),
             "w () (tensor)\n");
 }
 
-TEST(MapLanguage, SaysWhatMayBeUneven) {
+TEST(MapLanguage, MapsMayAllowUnevenShards) {
   const std::string even = One(" {w: [tensor]}", "[10]");
   EXPECT_EQ(even.substr(0, even.find('\n')),
             "x.yaml:6:23: error: mesh axis `tensor` (4) does not divide dimension 0 of `w` (10)");
@@ -208,7 +208,7 @@ TEST(MapLanguage, SaysWhatMayBeUneven) {
   EXPECT_NE(own.find("does not divide"), own.npos);
 }
 
-TEST(PathMatches, KeepsToParts) {
+TEST(PathMatches, StarsMatchWithinPathParts) {
   EXPECT_TRUE(PathMatches("a.*.w", "a.0.w"));
   EXPECT_TRUE(PathMatches("a.l*r.w", "a.layer.w"));
   EXPECT_FALSE(PathMatches("a.*.w", "a.0.1.w"));
@@ -225,7 +225,7 @@ TEST(PathMatches, KeepsToParts) {
 }
 
 // The matcher chooses for one star after the other, so time is not exponential.
-TEST(PathMatches, TakesManyStarsInTime) {
+TEST(PathMatches, ManyStarsAreNotExponential) {
   std::string pattern, path = "a";
   for (int i = 0; i < 200; ++i) {
     pattern += "**.";
@@ -236,7 +236,7 @@ TEST(PathMatches, TakesManyStarsInTime) {
 }
 
 // A set of globs finds the same patterns as matching each alone.
-TEST(Globs, FindsThePatternsOfPathsThatMatch) {
+TEST(Globs, GlobSetsMatchLikeEachPattern) {
   std::mt19937 random(1);
   const auto join = [&](std::span<const std::string_view> words, size_t most) {
     std::string joined(words[random() % words.size()]);
@@ -276,7 +276,7 @@ TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
 }
 
 // An empty entry does not mean "whole".
-TEST(Languages, NeedAValue) {
+TEST(Languages, LanguagesRejectEmptyValues) {
   EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" []").find("nothing says how tensors are sharded"), std::string::npos);
@@ -284,7 +284,7 @@ TEST(Languages, NeedAValue) {
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-TEST(Languages, SaySomething) {
+TEST(Languages, ShardingMustNotBeEmpty) {
   EXPECT_EQ(FirstLine(Cuts(" {uneven: chunk}")),
             "x.yaml:5:11: error: nothing says how tensors are sharded");
   EXPECT_EQ(FirstLine(Cuts(" {haliax: {}}")), "x.yaml:5:20: error: `haliax` names no axis");
@@ -295,7 +295,7 @@ TEST(Languages, SaySomething) {
             "x.yaml:5:18: error: 1 placement, but the mesh has 2 axes");
 }
 
-TEST(Languages, ReportAnAxisThatIsNotThereOnce) {
+TEST(Languages, MissingAxisIsReportedOnce) {
   EXPECT_EQ(Cuts(" first_divisible", "mesh: {axes: {a: 2}}\n",
                  "modules: {w: {shape: [], init: zeros}}\n"),
             "x.yaml:5:11: error: unknown mesh axis `fsdp`\n"
@@ -304,7 +304,7 @@ TEST(Languages, ReportAnAxisThatIsNotThereOnce) {
             "  hint: the only one is `a`\n");
 }
 
-TEST(TensorPatterns, AreSuggestedAsTheyAreWritten) {
+TEST(TensorPatterns, SuggestsPatternsInTheUsersForm) {
   const auto hint = [](std::string_view pattern) {
     const std::string text = Cuts(fmt::format(" {{megatron: {{column: '{}'}}}}", pattern));
     return text.substr(std::min(text.size(), text.find("hint: ")));
@@ -317,7 +317,7 @@ TEST(TensorPatterns, AreSuggestedAsTheyAreWritten) {
 
 // Languages of axes.
 
-TEST(HaliaxLanguage, KnowsNoOrder) {
+TEST(HaliaxLanguage, HaliaxAxesHaveNoOrder) {
   const std::string_view modules =
       "modules:\n"
       "  a: {shape: [16, 8], axes: [mlp, embed], init: zeros}\n"
@@ -345,7 +345,7 @@ TEST(HaliaxLanguage, KnowsNoOrder) {
 }
 
 // The example of flax.linen.spmd's documentation, in both forms of a rule.
-TEST(RuleLanguage, StandsInShardingToo) {
+TEST(RuleLanguage, RulesMayBeInsideSharding) {
   const std::string_view mesh = "mesh: {axes: {X: 2, Y: 2, Z: 2}}\n";
   const std::string_view modules =
       "modules: {w: {shape: [8, 8, 8, 8], axes: [batch, length, heads, features], init: zeros}}\n";
@@ -398,7 +398,7 @@ TEST(AutomaticLanguages, FullyShard) {
 }
 
 // Parts of parts have other borders than parts. All axes of one language shard as one.
-TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
+TEST(AutomaticLanguages, FullyShardDividesPartsOfOtherAxes) {
   EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
             "w (tensor, fsdp) nested 1, 1\n");
   EXPECT_EQ(One(" fully_shard", "[11]"), "w (fsdp)\n");
@@ -413,7 +413,7 @@ TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
             "w (tensor, fsdp) nested 2, 1\n");
 }
 
-TEST(AutomaticLanguages, FullyShardCutsOtherDimensionsEvenly) {
+TEST(AutomaticLanguages, FullyShardDividesOtherDimensionsEvenly) {
   const std::string_view mesh = "mesh: {axes: {fsdp: 3, tensor: 2}}\n";
   const std::string with = " {map: {w: [null, tensor]}, fully_shard: {dimensions: {w: 1}}}";
   EXPECT_EQ(One(with, "[4, 18]", mesh), "w () (tensor, fsdp)\n");
@@ -426,7 +426,7 @@ TEST(AutomaticLanguages, FullyShardCutsOtherDimensionsEvenly) {
       "  hint: use a multiple, or another of its dimensions under `dimensions`\n");
 }
 
-TEST(MegatronLanguage, CutsByRole) {
+TEST(MegatronLanguage, MegatronShardsByRole) {
   EXPECT_EQ(Cuts(" {megatron: {column: [layers.*.q.*, layers.*.up.*], row: layers.*.down.*, "
                  "vocab: [embed.weight]}}")
                 .substr(0, 190),
@@ -490,7 +490,7 @@ constexpr std::string_view kExperts =
     "    router: {shape: [6, 2], init: zeros}\n"
     "    experts: {repeat: {j: 6}, up: {shape: [8, 2], init: zeros}}\n";
 
-TEST(MegatronLanguage, PlacesExperts) {
+TEST(MegatronLanguage, MegatronPlacesExperts) {
   const std::string_view mesh = "mesh: {axes: {pipe: 2, e: 3, tensor: 2}}\n";
   const std::string experts =
       "megatron: {expert: '**.experts.**', expert_axis: e, num_experts: 6, column: '**.up'}";
@@ -523,7 +523,7 @@ TEST(MegatronLanguage, PlacesExperts) {
             "experts.0 () on e 1\nexperts.1 ()\n");
 }
 
-TEST(MegatronLanguage, ReportsExpertsThatHaveNoPlace) {
+TEST(MegatronLanguage, MegatronRejectsExpertsWithoutAPlace) {
   const auto said = [](std::string_view more) {
     return Cuts(fmt::format(" {{megatron: {{expert: '**.experts.**', {}}}}}", more),
                 "mesh: {axes: {expert: 4}}\n", kExperts);
@@ -544,7 +544,7 @@ TEST(MegatronLanguage, ReportsExpertsThatHaveNoPlace) {
   EXPECT_EQ(uneven.find("error", uneven.find("error") + 1), uneven.npos) << uneven;
 }
 
-TEST(PipelineLanguage, GivesLayersToStages) {
+TEST(PipelineLanguage, PipelineAssignsLayersToStages) {
   EXPECT_EQ(Pipeline("", 3, 3),
             "embed on pipe 0, 2\n"  // It is tied, so the last stage has a copy.
             "layers.0.w on pipe 0\n"
@@ -578,7 +578,7 @@ TEST(PipelineLanguage, GivesLayersToStages) {
   EXPECT_EQ(Ranks(", virtual: 4, style: v", 3, 12), "012210012210");
 }
 
-TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
+TEST(PipelineLanguage, PipelineRejectsIndivisibleLayers) {
   EXPECT_EQ(Ranks("", 3, 8),
             "x.yaml:5:50: error: 8 layers cannot be divided equally among 3 stages");
   EXPECT_EQ(
@@ -615,7 +615,7 @@ TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
 
 // Places where `sharding` may appear.
 
-TEST(Languages, ReportsWhatIsNone) {
+TEST(Languages, RejectsUnknownLanguages) {
   EXPECT_EQ(One(" fdsp", "[8]"),
             "x.yaml:5:11: error: unknown sharding `fdsp`\n"
             "  sharding: fdsp\n"
@@ -630,7 +630,7 @@ TEST(Languages, ReportsWhatIsNone) {
             "  hint: `sharding: {rules: [...]}` has rules beside other languages\n");
 }
 
-TEST(ParsePython, ReadsWhatItPrints) {
+TEST(ParsePython, PythonValuesSurviveARoundTrip) {
   const auto text = [](std::string_view of) {
     Node node;
     node.kind = Node::Kind::kScalar;

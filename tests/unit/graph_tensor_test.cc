@@ -34,7 +34,7 @@ TEST(PackedText, HoldsTextsOfAllLengths) {
   EXPECT_ANY_THROW(PackedText(std::string(65536, 'a')));
 }
 
-TEST(PackedText, OutlivesWhatItWasCopiedFrom) {
+TEST(PackedText, PackedTextOutlivesItsOriginal) {
   std::vector<PackedText> copies;
   {
     std::vector<PackedText> texts;
@@ -57,7 +57,7 @@ TEST(PackedText, OutlivesWhatItWasCopiedFrom) {
   EXPECT_TRUE(first.view().starts_with("layers."));
 }
 
-TEST(PackedText, OutlivesTheThreadThatMadeIt) {
+TEST(PackedText, PackedTextOutlivesItsThread) {
   std::vector<std::vector<PackedText>> made(4);
   std::vector<std::thread> threads;
   for (size_t t = 0; t < made.size(); ++t) {
@@ -83,7 +83,7 @@ TEST(PackedText, OutlivesTheThreadThatMadeIt) {
 
 // Texts are freed with the last text of their block. glibc counts the memory in use. Under the
 // address sanitizer the count is always 0, and the sanitizer reports leaks itself.
-TEST(PackedText, IsFreedWithTheLastTextOfItsBlock) {
+TEST(PackedText, PackedTextIsFreedWithTheLastOfItsBlock) {
   const auto make_many = [] {
     std::vector<PackedText> texts;
     for (int i = 0; i < 10'000; ++i) texts.emplace_back(fmt::format("layers.{}.weight", i));
@@ -94,7 +94,7 @@ TEST(PackedText, IsFreedWithTheLastTextOfItsBlock) {
   EXPECT_LT(mallinfo2().uordblks, before + 20'000);
 }
 
-TEST(SharedValue, IsSharedUntilOneIsChanged) {
+TEST(SharedValue, SharedValueIsCopiedOnChange) {
   SharedValue<std::string> a;
   EXPECT_EQ(*a, "");
   EXPECT_TRUE(a.IsSharedWith(SharedValue<std::string>()));
@@ -129,7 +129,7 @@ bool AreShared(Tensor a, Tensor b) {
   return a.form().IsSharedWith(b.form());
 }
 
-TEST(FormPool, SharesFormsThatAreEqualToTheBit) {
+TEST(FormPool, SharesBitwiseEqualForms) {
   const Distribution distributions[] = {Constant{0},
                                         Constant{-0.},
                                         Constant{std::nextafter(0, 1)},
@@ -216,9 +216,9 @@ void CompareMembers() {
   }
 }
 
-TEST(Distribution, EqualsNoneThatDiffersInAMember) { CompareMembers(); }
+TEST(Distribution, DistributionsCompareAllMembers) { CompareMembers(); }
 
-TEST(FormPool, SharesNoFormsThatDifferInAnything) {
+TEST(FormPool, NeverSharesDifferentForms) {
   const Tensor tensor = TensorWith(Normal{0, 1});
   const auto is_shared = [&](auto change) {
     Tensor other = tensor;
@@ -260,7 +260,7 @@ TEST(FormPool, SharesNoFormsThatDifferInAnything) {
                          TensorWith(FromSource{"a", "b", {std::make_shared<Program>()}})));
 }
 
-TEST(Tensor, HasAFormOfItsOwnOnceItIsEdited) {
+TEST(Tensor, EditedTensorHasItsOwnForm) {
   Tensor a = TensorWith(Constant{1});
   a.set_path("a.b");
   a.set_key(DrawPath{"old"});

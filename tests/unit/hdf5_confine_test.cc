@@ -93,7 +93,7 @@ class ConfineTest : public testing::Test {
   int there_ = -1, ends_[2] = {-1, -1};
 };
 
-TEST_F(ConfineTest, HarmIsRefused) {
+TEST_F(ConfineTest, ConfinedProcessCannotDoHarm) {
   const int status = StatusOf([&] {
     Confine(ends_[1]);
     return IsConfined() ? FirstAllowed(there_) : kUnconfined;
@@ -103,7 +103,7 @@ TEST_F(ConfineTest, HarmIsRefused) {
   EXPECT_NE(access("confine-new", F_OK), 0);
 }
 
-TEST_F(ConfineTest, AReaderGoesOn) {
+TEST_F(ConfineTest, ConfinedReaderStillWorks) {
   const int status = StatusOf([&] {
     Confine(ends_[1]);
     const std::vector<char> memory(64 << 20, 'x');

@@ -113,7 +113,7 @@ std::vector<double> ExpectedDoubles(const Tensor& tensor, const Box& box) {
   return values;
 }
 
-TEST_F(Hdf5, TheSamePlanGivesTheSameBytes) {
+TEST_F(Hdf5, EqualPlansGiveEqualHdf5Files) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -124,7 +124,7 @@ TEST_F(Hdf5, TheSamePlanGivesTheSameBytes) {
   }
 }
 
-TEST_F(Hdf5, BoxesLieApartAndInsideTheFile) {
+TEST_F(Hdf5, BoxesAreDisjointAndInsideTheFile) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -160,7 +160,7 @@ TEST_F(Hdf5, AlignsEveryLargeBox) {
     EXPECT_EQ(written.offsets[i] % 4096, 0) << i;
 }
 
-TEST_F(Hdf5, SaysWhatIsInIt) {
+TEST_F(Hdf5, DescribeFileListsEverything) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
   const Written written = WriteRankFile(plan, 3, "a.h5");
@@ -194,7 +194,7 @@ TEST_F(Hdf5, SaysWhatIsInIt) {
   }
 }
 
-TEST_F(Hdf5, ReadsBackWhatWasWrittenPastIt) {
+TEST_F(Hdf5, ReadsBoxesWrittenWithoutHdf5) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -210,7 +210,7 @@ TEST_F(Hdf5, ReadsBackWhatWasWrittenPastIt) {
   }
 }
 
-TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
+TEST_F(Hdf5, IndexShowsWholeTensors) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{{"ranks/.keep", ""}});
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -248,7 +248,7 @@ TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
   }
 }
 
-TEST_F(Hdf5, ARankWithNothingIsAFileToo) {
+TEST_F(Hdf5, RankWithoutBoxesHasAFile) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {{"x"}, {4}}, .tensors = {}};
   graph.tensors = {MakeTensor("w", DType::f32, {2}, Constant{1}, {{0}})};
   const Plan plan = MakePlan(std::move(graph));
@@ -271,7 +271,7 @@ TEST_F(Hdf5, OneRankWithoutAxesHasEmptyAttributes) {
 }
 
 // The element types equal HDF5's own types field by field.
-TEST_F(Hdf5, TypesHaveTheirFields) {
+TEST_F(Hdf5, ElementTypesEqualHdf5Types) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (const DTypeInfo& info : DTypes()) {
     graph.tensors.push_back(MakeTensor(std::string(info.name), info.dtype, {2}, Constant{1}));
@@ -320,14 +320,14 @@ std::string Failure(ExitCode code, const std::string& path,
   return "";
 }
 
-TEST_F(Hdf5, RefusesWhatIsNoHdf5) {
+TEST_F(Hdf5, RejectsFilesThatAreNotHdf5) {
   const WorkingFolder folder(Contents{{"text", "hello"}, {"empty", ""}});
   EXPECT_EQ(Failure(ExitCode::kWorld, "none"), "cannot read `none`: No such file or directory");
   EXPECT_TRUE(Failure(ExitCode::kRefused, "text").starts_with("`text` is refused: "));
   EXPECT_TRUE(Failure(ExitCode::kRefused, "empty").starts_with("`empty` is refused: "));
 }
 
-TEST_F(Hdf5, ReadsForNoLongerThanItMay) {
+TEST_F(Hdf5, ReadingHdf5HasATimeLimit) {
   const WorkingFolder folder(Contents{});
   WriteRankFile(SamplePlan(), 0, "a.h5");
   EXPECT_EQ(Failure(ExitCode::kRefused, "a.h5"), "");
@@ -335,7 +335,7 @@ TEST_F(Hdf5, ReadsForNoLongerThanItMay) {
             "`a.h5` is refused: reading its structure crashed HDF5 or took too much");
 }
 
-TEST_F(Hdf5, RefusesLinksToElsewhere) {
+TEST_F(Hdf5, RejectsLinksToOtherFiles) {
   const WorkingFolder folder(Contents{});
   for (const bool external : {false, true}) {
     const hid_t file = H5Fcreate("a.h5", H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -352,7 +352,7 @@ TEST_F(Hdf5, RefusesLinksToElsewhere) {
 
 // Damage anywhere in the metadata ends in an answer or a refusal, never in a crash or a hang of
 // this process.
-TEST_F(Hdf5, SurvivesDamage) {
+TEST_F(Hdf5, SurvivesDamagedHdf5) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
   const std::string good = WriteRankFile(plan, 0, "a.h5").bytes;
@@ -374,7 +374,7 @@ TEST_F(Hdf5, SurvivesDamage) {
 }
 
 // A file that shrinks while it is read is not damaged: the disk lacks its bytes.
-TEST_F(Hdf5, AFileThatBecameShorterHasAnErrorOfTheSystem) {
+TEST_F(Hdf5, ShrunkenFileIsASystemError) {
   const Fd empty(open("/dev/null", O_RDONLY | O_CLOEXEC));
   hdf5::DescriptorFile file(empty.get(), 4096);
   EXPECT_THROW(file.Open(), std::exception);

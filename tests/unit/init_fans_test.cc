@@ -24,7 +24,7 @@ std::string Scaled(const std::string& mode, const std::string& tensor) {
                     tensor);
 }
 
-TEST(Xavier, IsTorchs) {
+TEST(Xavier, XavierEqualsTorch) {
   // std = gain * sqrt(2 / (80 + 48)) = gain / 8
   EXPECT_EQ(Torch("xavier_normal"), "normal(0, 0.125)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: 2}}"), "normal(0, 0.25)");
@@ -35,7 +35,7 @@ TEST(Xavier, IsTorchs) {
             "uniform(-1.7320508075688772, 1.7320508075688772)");
 }
 
-TEST(Xavier, KnowsGainsByNonlinearity) {
+TEST(Xavier, XavierGainsFollowTheNonlinearity) {
   for (const char* name : {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
                            "conv_transpose2d", "conv_transpose3d", "sigmoid"}) {
     EXPECT_EQ(Torch("{xavier_normal: {gain: " + std::string(name) + "}}"), "normal(0, 0.125)");
@@ -48,12 +48,12 @@ TEST(Xavier, KnowsGainsByNonlinearity) {
   EXPECT_EQ(Torch("{xavier_normal: {gain: 'selu'}}"), "normal(0, 0.09375)");
 }
 
-TEST(Xavier, AGainOfZeroLeavesZeros) {
+TEST(Xavier, GainOfZeroGivesZeros) {
   EXPECT_EQ(Torch("{xavier_normal: {gain: 0}}"), "normal(0, 0)");
   EXPECT_EQ(Torch("{xavier_uniform: {gain: 0}}"), "constant(0)");
 }
 
-TEST(Kaiming, IsTorchs) {
+TEST(Kaiming, KaimingEqualsTorch) {
   // std = sqrt(2) / sqrt(32) = 1 / 4
   const std::string w = "shape: [48, 32], fans: out_in, init: ";
   EXPECT_EQ(FanLowered(w + "kaiming_normal"), "normal(0, 0.25)");
@@ -70,7 +70,7 @@ TEST(Kaiming, IsTorchs) {
             "uniform(-0.17677669529663684, 0.17677669529663684)");
 }
 
-TEST(VarianceScaling, HasTheCasesOfJaxAndKeras) {
+TEST(VarianceScaling, VarianceScalingEqualsJaxAndKeras) {
   const std::string w = "fans: in_out, init: ";
   // sqrt(1 / 16) / 0.87962566103423978, and the same with 2 / 32.
   EXPECT_EQ(FanLowered(w + "lecun_normal, shape: [16, 9]"),
@@ -86,7 +86,7 @@ TEST(VarianceScaling, HasTheCasesOfJaxAndKeras) {
   EXPECT_EQ(FanLowered(w + "glorot_uniform, shape: [16, 80]"), "uniform(-0.25, 0.25)");
 }
 
-TEST(VarianceScaling, HasModesAndDistributions) {
+TEST(VarianceScaling, VarianceScalingHasModesAndDistributions) {
   const std::string w = "shape: [18, 32], fans: in_out, init: ";
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 18 / 16}}"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
@@ -103,7 +103,7 @@ TEST(VarianceScaling, HasModesAndDistributions) {
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 0, distribution: uniform}}"), "constant(0)");
 }
 
-TEST(RandomNormalAndUniform, AreKeras) {
+TEST(RandomNormalAndUniform, RandomNormalAndUniformEqualKeras) {
   EXPECT_EQ(FanLowered("shape: [2], init: random_normal"), "normal(0, 0.05)");
   EXPECT_EQ(FanLowered("shape: [2], init: {random_normal: {mean: 1, stddev: 2}}"), "normal(1, 2)");
   EXPECT_EQ(FanLowered("shape: [2], init: random_uniform"), "uniform(-0.05, 0.05)");
@@ -112,7 +112,7 @@ TEST(RandomNormalAndUniform, AreKeras) {
 
 // The origin of fans.
 
-TEST(Fans, FollowTheOrder) {
+TEST(Fans, FansFollowTheirOrder) {
   // A Linear layer of torch and a Dense layer of Flax with 256 inputs.
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 256], fans: out_in"), "normal(0, 0.0625)");
   EXPECT_EQ(Scaled("fan_out", "shape: [16, 256], fans: out_in"), "normal(0, 0.25)");
@@ -120,7 +120,7 @@ TEST(Fans, FollowTheOrder) {
   EXPECT_EQ(Scaled("fan_out", "shape: [256, 16], fans: in_out"), "normal(0, 0.25)");
 }
 
-TEST(Fans, HaveAReceptiveField) {
+TEST(Fans, FansIncludeTheReceptiveField) {
   // Conv2d(64, 16, 4), [out, in, 4, 4] and [4, 4, in, out].
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64, 4, 4], fans: out_in"), "normal(0, 0.03125)");
   EXPECT_EQ(Scaled("fan_out", "shape: [16, 64, 4, 4], fans: out_in"), "normal(0, 0.0625)");
@@ -128,7 +128,7 @@ TEST(Fans, HaveAReceptiveField) {
   EXPECT_EQ(Scaled("fan_out", "shape: [4, 4, 64, 16], fans: in_out"), "normal(0, 0.0625)");
 }
 
-TEST(Fans, OrderIsInherited) {
+TEST(Fans, FanOrderIsInherited) {
   const GraphOutcome outcome = BuildRest(
       "fans: in_out\n"
       "init: {i: {variance_scaling: {distribution: normal}}}\n"
@@ -156,7 +156,7 @@ TEST(Fans, OrderIsInherited) {
             "g f32 [16, 4] normal(0, 0.25) () ()\n");
 }
 
-TEST(Fans, OrderCanBeSet) {
+TEST(Fans, FanOrderCanBeSet) {
   EXPECT_EQ(Print(BuildRest("modules: {w: {shape: [16, 4], init: "
                             "{variance_scaling: {distribution: normal}}}}\n",
                             {"fans=out_in"})
@@ -166,14 +166,14 @@ TEST(Fans, OrderCanBeSet) {
 }
 
 // Values do not depend on the sharding of a tensor.
-TEST(Fans, AreThoseOfTheWholeTensor) {
+TEST(Fans, FansIgnoreTheSharding) {
   EXPECT_EQ(FanLowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
                        "shard: [tensor, fsdp]",
                        "mesh: {axes: {fsdp: 8, tensor: 4}}\n"),
             "normal(0, 0.3535533905932738)");  // sqrt(2) / 4
 }
 
-TEST(Fans, AreGivenByAxes) {
+TEST(Fans, FansCanBeGivenByAxes) {
   const std::string w = "shape: [5, 16, 64], axes: [k, out, in], ";
   EXPECT_EQ(Scaled("fan_in", w + "in_axis: in, out_axis: out, batch_axis: k"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_in", w + "in_axis: -1, out_axis: -2, batch_axis: 0"), "normal(0, 0.125)");
@@ -192,14 +192,14 @@ TEST(Fans, AreGivenByAxes) {
   EXPECT_EQ(Scaled("fan_out", "shape: [16, 64], in_axis: [], out_axis: 0"), "normal(0, 0.03125)");
 }
 
-TEST(Fans, OfOneDimensionNeedAxes) {
+TEST(Fans, FansOfOneDimensionNeedAxes) {
   EXPECT_EQ(Scaled("fan_in", "shape: [16], in_axis: 0"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_out", "shape: [16], in_axis: 0"), "normal(0, 1)");
   EXPECT_EQ(Scaled("fan_in", "shape: [16], out_axis: 0"), "normal(0, 1)");
 }
 
 // A stack of layers is [layers, in, out] or [layers, out, in].
-TEST(Fans, OrderLeavesOutBatchDimensions) {
+TEST(Fans, FanOrderIgnoresBatchDimensions) {
   const std::string w = "shape: [3, 16, 64], batch_axis: 0, fans: ";
   EXPECT_EQ(Scaled("fan_in", w + "in_out"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_in", w + "out_in"), "normal(0, 0.125)");
@@ -207,7 +207,7 @@ TEST(Fans, OrderLeavesOutBatchDimensions) {
   EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], fans: in_out"), "normal(0, 0.125)");
 }
 
-TEST(Fans, NeedNoOrderWhereItDoesNotMatter) {
+TEST(Fans, FansNeedNoOrderIfBothAgree) {
   EXPECT_EQ(FanLowered("shape: [32, 32], init: kaiming_normal"), "normal(0, 0.25)");
   EXPECT_EQ(FanLowered("shape: [48, 80], init: xavier_normal"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_geo_avg", "shape: [2, 8]"), "normal(0, 0.5)");
@@ -221,7 +221,7 @@ std::string FanMessages(const std::string& tensor, const std::string& top = "") 
   return BuildRest(top + "modules:\n  w: {" + tensor + "}\n").messages;
 }
 
-TEST(Fans, ShowBothReadings) {
+TEST(Fans, AmbiguousFansShowBothOrders) {
   EXPECT_EQ(FanMessages("shape: [256, 512], init: kaiming_uniform"),
             "x.yaml:5:32: error: `kaiming_uniform` needs fan_in, which is 512 "
             "if the shape is [out, in] and 256 if it is [in, out]\n"
@@ -240,7 +240,7 @@ TEST(Fans, ShowBothReadings) {
 }
 
 // Each tensor, not the named initializer, has the mistake, with the tensor's own numbers.
-TEST(Fans, AreATensorsMistake) {
+TEST(Fans, FanErrorsAreReportedForTheTensor) {
   EXPECT_EQ(BuildRest("init: {base: {kaiming_normal: {mode: fan_out}}}\n"
                       "modules:\n"
                       "  u: {shape: [2, 4], init: base}\n"
@@ -263,7 +263,7 @@ TEST(Fans, AreATensorsMistake) {
             "Keras)\n");
 }
 
-TEST(Fans, OneDimensionHasNone) {
+TEST(Fans, OneDimensionHasNoFans) {
   EXPECT_EQ(FanMessages("shape: [512], fans: in_out, init: he_normal"),
             "x.yaml:5:41: error: `he_normal` needs fan_in, which one dimension "
             "does not have\n"
@@ -279,7 +279,7 @@ TEST(Fans, OneDimensionHasNone) {
             "  hint: use an initializer without fans, such as `normal`\n");
 }
 
-TEST(FanAxes, MustBeThere) {
+TEST(FanAxes, FanAxesMustExist) {
   EXPECT_EQ(FanMessages("shape: [2, 4], init: he_normal, in_axis: 2"),
             "x.yaml:5:48: error: `in_axis` is 2, but the tensor has 2 "
             "dimensions\n"
@@ -303,7 +303,7 @@ TEST(FanAxes, MustBeThere) {
             "  hint: write a position, such as `-1` for the last dimension\n");
 }
 
-TEST(FanAxes, MustBeClear) {
+TEST(FanAxes, FanAxesMustBeUnambiguous) {
   EXPECT_EQ(FanMessages("shape: [4, 4], axes: [e, e], init: zeros, in_axis: e"),
             "x.yaml:5:58: error: dimensions 0 and 1 both have the name `e`\n"
             "    w: {shape: [4, 4], axes: [e, e], init: zeros, in_axis: e}\n"
@@ -326,7 +326,7 @@ TEST(FanAxes, MustBeClear) {
             "  hint: write `out_axis` too\n");
 }
 
-TEST(Words, MustBeKnown) {
+TEST(Words, UnknownWordsAreRejected) {
   const std::string w = "shape: [4, 4], init: ";
   EXPECT_EQ(FanMessages(w + "{kaiming_normal: {mode: fan_inn}}"),
             "x.yaml:5:52: error: unknown mode `fan_inn`\n"
@@ -366,7 +366,7 @@ TEST(Words, MustBeKnown) {
             "                                                        ^^^^\n");
 }
 
-TEST(Words, MayNotBeVariablesToo) {
+TEST(Words, WordsMustNotBeVariables) {
   EXPECT_EQ(FanMessages("shape: [4, 4], init: {xavier_normal: {gain: relu}}", "vars: {relu: 2}\n"),
             "x.yaml:6:51: error: `relu` is a word that `gain` takes, and a variable "
             "too\n"
@@ -382,7 +382,7 @@ TEST(Words, MayNotBeVariablesToo) {
             "normal(0, 0.25)");
 }
 
-TEST(Scales, AreChecked) {
+TEST(Scales, ScalesAreChecked) {
   const std::string w = "shape: [4, 4], init: ";
   EXPECT_EQ(FanMessages(w + "{xavier_uniform: {gain: -1}}"),
             "x.yaml:5:52: error: `gain` is -1, but must not be negative\n"

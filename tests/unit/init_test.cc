@@ -36,7 +36,7 @@ std::string Mistake(const std::string& init, const std::string& marked) {
   return messages.substr(head.size(), at + 1 - head.size()) + messages.substr(at + quote.size());
 }
 
-TEST(Initializers, AreTheseInThisOrder) {
+TEST(Initializers, InitializersAreListedInOrder) {
   EXPECT_EQ(InitializerNames(), (std::vector<std::string>{"zeros",          "ones",
                                                           "constant",       "uniform",
                                                           "random_uniform", "normal",
@@ -59,7 +59,7 @@ TEST(Initializers, AreTheseInThisOrder) {
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
 
-TEST(Initializers, LowerToDistributions) {
+TEST(Initializers, InitializersLowerToDistributions) {
   EXPECT_EQ(Lowered("zeros"), "constant(0)");
   EXPECT_EQ(Lowered("ones"), "constant(1)");
   EXPECT_EQ(Lowered("{constant: {value: -2.5}}"), "constant(-2.5)");
@@ -84,7 +84,7 @@ std::string Lowered(const std::string& shape, const std::string& init,
 }
 
 // Dimensions that are rows and columns are printed as bits; the last bit is dimension 0.
-TEST(Initializers, OrthogonalKnowsTheMatrix) {
+TEST(Initializers, OrthogonalFindsRowsAndColumns) {
   EXPECT_EQ(Lowered("[4, 3]", "orthogonal"), "orthogonal(1, rows 1, columns 10)");
   for (const char* more : {", fans: out_in", ", fans: in_out", ", in_axis: 0"}) {
     EXPECT_EQ(Lowered("[4, 3]", "orthogonal", more), "orthogonal(1, rows 1, columns 10)");
@@ -112,7 +112,7 @@ TEST(Initializers, OrthogonalKnowsTheMatrix) {
             "orthogonal(1, rows 1, columns 10)");
 }
 
-TEST(Initializers, AllowTheirLimits) {
+TEST(Initializers, InitializersAcceptTheirLimits) {
   EXPECT_EQ(Lowered("{normal: {std: 0}}"), "normal(0, 0)");
   EXPECT_EQ(Lowered("{normal: {std: 1.2676506002282294e30, mean: -8.271806125530277e-25}}"),
             "normal(-8.271806125530277e-25, 1.2676506002282294e+30)");
@@ -127,7 +127,7 @@ constexpr char kRange[] =
     ", but its magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
     "  hint: outside that range f32 arithmetic would not be exact on every machine\n";
 
-TEST(NormalInit, Mistakes) {
+TEST(NormalInit, ReportsMistakesInNormal) {
   EXPECT_EQ(Mistake("{normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{normal: {std: 1e-30}}", "1e-30"), std::string("`std` is 1e-30") + kRange);
   EXPECT_EQ(Mistake("{normal: {std: 1e31}}", "1e31"), std::string("`std` is 1e+31") + kRange);
@@ -141,7 +141,7 @@ TEST(NormalInit, Mistakes) {
             "`normal` has no parameter `men`\n  hint: did you mean `mean`?\n");
 }
 
-TEST(NormalInit, BothMistakesAtOnce) {
+TEST(NormalInit, ReportsBothMistakesAtOnce) {
   EXPECT_EQ(
       Build("{normal: {mean: 1e31, std: -1}}").messages,
       "x.yaml:4:49: error: `mean` is 1e+31, but its magnitude must be 0 or from 2^-80 (8.3e-25) "
@@ -154,7 +154,7 @@ TEST(NormalInit, BothMistakesAtOnce) {
       "                                                             ^^\n");
 }
 
-TEST(UniformInit, Mistakes) {
+TEST(UniformInit, ReportsMistakesInUniform) {
   const std::string hint = "\n  hint: for equal values use `{constant: {value: …}}`\n";
   EXPECT_EQ(Mistake("{uniform: {low: 1, high: -3}}", "-3"),
             "`high` is -3, but must be above `low`, which is 1" + hint);
@@ -172,14 +172,14 @@ TEST(UniformInit, Mistakes) {
 }
 
 // Each bound is valid, but the range between them is too large or too small.
-TEST(UniformInit, ASpanThatF32CannotScale) {
+TEST(UniformInit, RejectsRangesThatF32CannotScale) {
   EXPECT_EQ(Mistake("{uniform: {low: -1.2e30, high: 1.1e30}}", "1.1e30"),
             std::string("`high - low` is 2.3000000346091723e+30") + kRange);
   EXPECT_EQ(Mistake("{uniform: {low: 1e-24, high: 1.000001e-24}}", "1.000001e-24"),
             std::string("`high - low` is 9.860761315262648e-31") + kRange);
 }
 
-TEST(TruncatedNormalInit, Mistakes) {
+TEST(TruncatedNormalInit, ReportsMistakesInTruncatedNormal) {
   EXPECT_EQ(Mistake("{truncated_normal: {std: -1}}", "-1"),
             "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, mean: 1e31}}", "1e31"),
@@ -204,7 +204,7 @@ TEST(TruncatedNormalInit, Mistakes) {
             "  hint: one of `mean`, `std`, `low`, `high`\n");
 }
 
-TEST(TruncNormalInit, Mistakes) {
+TEST(TruncNormalInit, ReportsMistakesInTruncNormal) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0}}", "0"),
             "`std` is 0, which leaves nothing to truncate\n  hint: use `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
@@ -220,7 +220,7 @@ TEST(TruncNormalInit, Mistakes) {
             std::string("`b` is 1e+39") + kRange);
 }
 
-TEST(ConstantInit, Mistakes) {
+TEST(ConstantInit, ReportsMistakesInConstants) {
   EXPECT_EQ(Mistake("constant", "constant"),
             "`constant` needs `value`\n  hint: write `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{zeros: {value: 1}}", "value"),
@@ -230,7 +230,7 @@ TEST(ConstantInit, Mistakes) {
 }
 
 // Every lowered initializer can be drawn.
-TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
+TEST(Initializers, AcceptedInitializersCanBeDrawn) {
   const double values[] = {0,     -0.0,  1,     -1,   0.02,  2,      -2,     8,     -8,     8.5,
                            1e-24, 1e-25, 1e-30, 1e30, -1e30, 1.2e30, 1e31,   1e300, 1e-300, 9,
                            -9,    100,   -100,  1e6,  -1e6,  1.0009, 7.9999, 1e39,  -1e39,  5e-324};

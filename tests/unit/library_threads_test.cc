@@ -80,14 +80,14 @@ void RunAtOnce(const std::function<void(int)>& work) {
 
 class LibraryThreads : public testing::TestWithParam<const char*> {};
 
-TEST_P(LibraryThreads, FillOneSpec) {
+TEST_P(LibraryThreads, ThreadsFillFromOneSpec) {
   shardinit_spec* const spec = Open(SpecOf(GetParam()));
   const auto expected = FillAll(spec, 0, 1);
   RunAtOnce([&](int i) { EXPECT_EQ(FillAll(spec, i, 1 + i % 3), expected); });
   shardinit_close(spec);
 }
 
-TEST_P(LibraryThreads, OpenAndCloseTheirOwn) {
+TEST_P(LibraryThreads, ThreadsOpenAndCloseTheirOwnSpecs) {
   const std::string text = SpecOf(GetParam());
   shardinit_spec* const spec = Open(text);
   const auto expected = FillAll(spec, 0, 1);
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, LibraryThreads,
                          testing::Values("philox4x32", "torch_cpu", "jax_threefry"),
                          [](const auto& engine) { return std::string(engine.param); });
 
-TEST(LibraryThreadsTest, MessagesAreTheirOwn) {
+TEST(LibraryThreadsTest, ThreadsGetTheirOwnMessages) {
   RunAtOnce([](int i) {
     const std::string text =
         "shardinit: 1\nname: wrong\nmodules: {w" + std::to_string(i) + ": 3}\n";

@@ -68,7 +68,7 @@ std::string ReadAll(const PlaceFile& file, int64_t offset, int64_t bytes, int at
   return read;
 }
 
-TEST_P(EveryPlace, HasFilesWithBytes) {
+TEST_P(EveryPlace, ReadsFilesAndSizes) {
   const Tree files = {{"x", "some bytes"}, {"d/y", ""}, {"d/e/f/z", "deep"}};
   const auto place = Make(files);
   for (const auto& [name, bytes] : files) {
@@ -101,7 +101,7 @@ TEST_P(EveryPlace, HasFilesWithBytes) {
   EXPECT_EQ(place->PathOf("d/x"), place->path() + "/d/x");
 }
 
-TEST_P(EveryPlace, IsEmptyWhereNothingIs) {
+TEST_P(EveryPlace, EmptyPlaceHasNoFiles) {
   const auto place = Make({});
   std::string text;
   EXPECT_EQ(place->Read("x", 1000, &text), kIsMissing);
@@ -131,7 +131,7 @@ std::multiset<std::string> NamesListed(const Place& place, const std::string& fo
 }
 
 // Random trees have names that share prefixes and sort on both sides of `/`.
-TEST_P(EveryPlace, ListsTheSameNames) {
+TEST_P(EveryPlace, ListsNamesInTheSameOrder) {
   std::mt19937 random(7);
   const auto pick = [&](int64_t count) {
     return std::uniform_int_distribution<int64_t>(0, count - 1)(random);
@@ -184,7 +184,7 @@ TEST_P(EveryPlace, ListsTheSameNames) {
   }
 }
 
-TEST_P(EveryPlace, HashesPartsAndTheRest) {
+TEST_P(EveryPlace, HashesPartsOfFiles) {
   std::mt19937 random(8);
   std::string bytes(300'000, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
@@ -275,7 +275,7 @@ struct RandomFile {
   std::string bytes;
 };
 
-TEST_P(EveryPlace, NamesFilesWhenTheyAreComplete) {
+TEST_P(EveryPlace, FilesGetTheirNameWhenComplete) {
   std::mt19937 random(10);
   for (int turn = 0; turn < 40; ++turn) {
     const RandomFile wanted(random, turn % 2 == 0);
@@ -317,7 +317,7 @@ TEST_P(EveryPlace, HashesTheGapsOfAFile) {
   }
 }
 
-TEST_P(EveryPlace, PutsTexts) {
+TEST_P(EveryPlace, ReplacesTextsOnlyIfAllowed) {
   const auto place = Make({{"d/x", "x"}});
   const auto read = [&](const std::string& name) {
     std::string text;
@@ -357,7 +357,7 @@ TEST_P(EveryPlace, PutsTexts) {
 
 // Several writers of one name: an equal file is accepted; a different one is a conflict, unless it
 // replaces the first.
-TEST_P(EveryPlace, SharesFilesAmongWriters) {
+TEST_P(EveryPlace, ConcurrentWritersShareEqualFiles) {
   std::mt19937 random(12);
   RandomFile wanted(random, false);
   wanted.outline.boxes.clear();
@@ -463,7 +463,7 @@ std::vector<std::string> AllFindings(const VerifyResult& result) {
 
 // Verification gives the same findings in every place: for the original, and with any file changed,
 // truncated, removed or added.
-TEST_P(EveryPlace, IsVerifiedAlike) {
+TEST_P(EveryPlace, VerificationIsTheSameInEveryPlace) {
   const Plan plan = PlanOfThree();
   const Tree files = CheckpointOf(plan);
   ASSERT_EQ(files.size(), 9u);  // plan, index, manifest, and two of each rank
@@ -512,7 +512,7 @@ TEST_P(EveryPlace, IsVerifiedAlike) {
   }
 }
 
-TEST_P(EveryPlace, TellsWhichRanksAreMissing) {
+TEST_P(EveryPlace, FindsMissingRanks) {
   const Plan plan = PlanOfThree();
   const Tree files = CheckpointOf(plan);
   const Digest plan_sha256 = Sha256Of(WritePlan(plan));
@@ -537,7 +537,7 @@ TEST_P(EveryPlace, TellsWhichRanksAreMissing) {
 }
 
 // Links in a folder are not followed.
-TEST_P(EveryPlace, FollowsNoLink) {
+TEST_P(EveryPlace, LinksAreNotFollowed) {
   if (!is("folder")) return;
   const auto place = Make({{"d/x", "x"}, {"other/y", "y"}});
   std::filesystem::create_symlink("x", "a/d/link");

@@ -67,9 +67,9 @@ std::string PlanWith(const std::string& from, const std::string& to) {
   return Replaced(kPlanOfTwoRanks, from, to);
 }
 
-TEST(WritePlan, IsCanonical) { EXPECT_EQ(WritePlan(PlanOfTwoRanks()), kPlanOfTwoRanks); }
+TEST(WritePlan, WritePlanIsCanonical) { EXPECT_EQ(WritePlan(PlanOfTwoRanks()), kPlanOfTwoRanks); }
 
-TEST(ReadPlan, IsTheInverseOfWritePlan) {
+TEST(ReadPlan, ReadPlanInvertsWritePlan) {
   const Plan plan = ReadPlan(kPlanOfTwoRanks, "plan.json"), expected = PlanOfTwoRanks();
   EXPECT_EQ(Print(plan.graph), Print(expected.graph));
   for (size_t i = 0; i < 3; ++i) {
@@ -82,7 +82,7 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
   EXPECT_EQ(plan.max_rank_bytes, 7 * 2 + 4 + 2 * 8);
 }
 
-TEST(ReadPlan, ReadsMatrices) {
+TEST(ReadPlan, ReadsPlansWithMatrices) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   graph.tensors = {MakeTensor("w", DType::f32, {3, 4, 5}, Orthogonal{-2, 5, 2})};
   graph.tensors[0].set_stream({.key = KeyOf(0, "w")});
@@ -146,7 +146,7 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
   }
 }
 
-TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
+TEST(ReadPlan, ReadsTorchStreamPositions) {
   InitGraph graph{
       .name = "small", .engine = std::string(kTorchCpu.name), .seed = 7, .mesh = {}, .tensors = {}};
   graph.tensors = {MakeTensor("a", DType::f32, {5}, Normal{0, 1}),
@@ -200,13 +200,13 @@ TEST(ReadPlan, ReadsTheDigestOfAFile) {
   }
 }
 
-TEST(ReadPlan, ReadsAPlanOfNothing) {
+TEST(ReadPlan, ReadsAnEmptyPlan) {
   const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}});
   const std::string text = WritePlan(plan);
   EXPECT_EQ(WritePlan(ReadPlan(text, "plan.json")), text);
 }
 
-TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
+TEST(ReadPlan, RandomPlansSurviveARoundTrip) {
   Random random(1);
   const Distribution distributions[] = {
       Constant{-0.0},         Constant{1},
@@ -255,7 +255,7 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
   }
 }
 
-TEST(ReadPlan, SaysWhichReleaseItNeeds) {
+TEST(ReadPlan, NamesTheFormatVersionThatItNeeds) {
   EXPECT_EQ(
       PlanRefusal(PlanWith("\"format_version\": 1", "\"format_version\": 3")),
       "`plan.json` has format version 3 and contract version 1, but this tool knows 1 to 2, and 1");
@@ -281,7 +281,7 @@ void ExpectRefused(const std::string& plan, const Malformation& m) {
 
 class Hostile : public testing::TestWithParam<Malformation> {};
 
-TEST_P(Hostile, IsRefused) { ExpectRefused(kPlanOfTwoRanks, GetParam()); }
+TEST_P(Hostile, RejectsMalformedPlans) { ExpectRefused(kPlanOfTwoRanks, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(
     Top, Hostile,
@@ -453,7 +453,7 @@ TEST(ReadPlan, ReadsNestedAxes) {
             none + "the `nested` axes of `w` do not fit its shape and partition");
 }
 
-TEST(ReadPlan, RefusesTooManySegmentsOfAllDimensions) {
+TEST(ReadPlan, RejectsTooManySegments) {
   constexpr char kText[] = R"({
  "format_version": 2,
  "contract_version": 1,
@@ -475,7 +475,7 @@ TEST(ReadPlan, RefusesTooManySegmentsOfAllDimensions) {
   }
 }
 
-TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
+TEST(ReadPlan, RejectsInvalidSegmentsAndStages) {
   const auto refusal = [](const std::string& from, const std::string& to) {
     return PlanRefusal(Replaced(kPlanWithStages, from, to));
   };
@@ -557,7 +557,7 @@ std::string PlanOfViewsWith(const std::string& from, const std::string& to) {
 
 class HostileViews : public testing::TestWithParam<Malformation> {};
 
-TEST_P(HostileViews, AreRefused) { ExpectRefused(kPlanOfViews, GetParam()); }
+TEST_P(HostileViews, RejectsMalformedViews) { ExpectRefused(kPlanOfViews, GetParam()); }
 
 TEST(ReadPlan, ReadsViews) {
   const Plan plan = ReadPlan(kPlanOfViews, "plan.json");
@@ -567,7 +567,7 @@ TEST(ReadPlan, ReadsViews) {
   EXPECT_EQ(plan.bytes, 36 * 4 + 8 * 2);
 }
 
-TEST(ReadPlan, CountsTheBytesOfALayoutApart) {
+TEST(ReadPlan, CountsBytesOfALayoutSeparately) {
   // Each of the two lists has three quarters of the maximum number of bytes.
   std::string text = Replaced(kPlanOfViews, "[4, 6]", "[4, 288230376151711744]");
   text = Replaced(text, "[2, 6]", "[2, 288230376151711744]");
@@ -730,7 +730,7 @@ INSTANTIATE_TEST_SUITE_P(
             "more than 32 dimensions"}));
 
 // Rows of 7 are reshaped to rows of 10, so each row becomes several pieces.
-TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
+TEST(ReadPlan, RejectsViewsOfMillionsOfPieces) {
   std::string text = PlanOfViewsWith("[4, 6]", "[10000000, 3]");
   const std::string view =
       R"({"transpose": {"axes": [1, 0], "of": {"reshape": {"shape": [7000000, 10], )"
@@ -741,7 +741,7 @@ TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
       "`plan.json` is not a plan of this tool: the layout falls into more than 4194304 pieces");
 }
 
-// Damaged views are handled as in SurvivesDamage; damage that leaves valid views may be accepted.
+// As in SurvivesDamagedPlans; damage that leaves valid views may be accepted.
 TEST(ReadPlan, SurvivesDamagedViews) {
   const std::string good = kPlanOfViews;
   for (size_t i = good.find("\"logical\""); i < good.size(); ++i) {
@@ -757,13 +757,13 @@ TEST(ReadPlan, SurvivesDamagedViews) {
   }
 }
 
-TEST(ReadPlan, RefusesTensorsThatAreTooLargeTogether) {
+TEST(ReadPlan, RejectsTooLargeModels) {
   EXPECT_EQ(
       PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
       "`plan.json` is not a plan of this tool: the model has more than 2^63 - 1 bytes");
 }
 
-TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
+TEST(ReadPlan, ReportsHundredsOfMistakesInOneMessage) {
   std::string tensors;
   for (int i = 0; i < 500; ++i) {
     tensors +=
@@ -775,7 +775,7 @@ TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
 
 // Every prefix is refused. A plan with a changed byte is refused or, if still valid, written as it
 // was read.
-TEST(ReadPlan, SurvivesDamage) {
+TEST(ReadPlan, SurvivesDamagedPlans) {
   const std::string good = kPlanOfTwoRanks;
   for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(PlanRefusal(good.substr(0, n)), "") << n;
   for (size_t i = 0; i < good.size(); ++i) {
@@ -791,14 +791,14 @@ TEST(ReadPlan, SurvivesDamage) {
   }
 }
 
-TEST(PlanNames, AreFixed) {
+TEST(PlanNames, FileNamesAreFixed) {
   EXPECT_EQ(RankFile(0), "ranks/rank-00000.h5");
   EXPECT_EQ(RankFile(123456), "ranks/rank-123456.h5");
   EXPECT_EQ(ReceiptFile(17), "ranks/rank-00017.json");
   EXPECT_EQ(DatasetPath(PlanOfTwoRanks().graph.tensors[0]), "/a/w");
 }
 
-TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
+TEST(PlanRank, RankPlanHoldsFirstReplicasInGraphOrder) {
   const Plan plan = PlanOfTwoRanks();
   std::string out;
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -820,7 +820,7 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
 }
 
 // A total over all ranks is the sum over their plans, for random meshes and shardings, some uneven.
-TEST(BytesIn, IsWhatTheRanksHold) {
+TEST(BytesIn, TotalBytesAreTheSumOverRanks) {
   Random random(24);
   for (int trial = 0; trial < 300; ++trial) {
     InitGraph graph{.name = "x", .engine = "philox4x32", .seed = 0, .mesh = {}, .tensors = {}};

@@ -23,7 +23,7 @@ std::string PlanOf(const SpecRequest& request) {
   return WritePlan(LoadPlan({request, {}, {}}, diagnostics));
 }
 
-TEST(LoadPlan, OfTextIsThatOfTheFile) {
+TEST(LoadPlan, PlanOfATextEqualsPlanOfItsFile) {
   const WorkingFolder folder({{"x.yaml", kText}, {"sub/base.yaml", kText}});
   const std::string plan = PlanOf({.path = "x.yaml", .sets = {}, .mesh = {}});
   EXPECT_EQ(PlanOf({.path = "<text>", .sets = {}, .mesh = {}, .text = kText}), plan);
@@ -44,7 +44,7 @@ class Commas : public std::numpunct<char> {
   std::string do_grouping() const override { return "\3"; }
 };
 
-TEST(LoadPlan, DoesNotDependOnTheLocale) {
+TEST(LoadPlan, PlansDoNotDependOnTheLocale) {
   const SpecRequest request{.path = "<text>", .sets = {}, .mesh = {}, .text = kText};
   const std::string plan = PlanOf(request);
   const std::locale before = std::locale::global(std::locale(std::locale(), new Commas));

@@ -75,7 +75,7 @@ TEST(Rounding, RootsOfRandomNumbers) {
   }
 }
 
-TEST(Rounding, QuotientsOfMantissasAtTheirEnds) {
+TEST(Rounding, QuotientsOfExtremeMantissas) {
   const std::vector<uint32_t> mantissas = Mantissas();
   for (const uint32_t a : mantissas) {
     for (const uint32_t b : mantissas) {
@@ -123,7 +123,7 @@ TEST(Rounding, QuotientsOfRandomNumbers) {
   }
 }
 
-TEST(Rounding, OtherNumbersGiveTheApproximation) {
+TEST(Rounding, SpecialNumbersKeepTheApproximation) {
   const uint32_t one = BitsOf(1.0f), near = 0x3F000123;
   for (const uint32_t a : {0u, 1u, kLowestNormal - 1, kInfinity, kInfinity + 1, 0x7FFFFFFFu}) {
     for (const uint32_t sign : {0u, kSign}) {

@@ -5,7 +5,7 @@
 namespace shardinit {
 namespace {
 
-TEST(Facts, AreMembersForProgramsAndRowsForPeople) {
+TEST(Facts, FactsAreJsonMembersAndTextRows) {
   const Facts facts = {{"name", "x", {.label = "name"}},
                        {"elements", 12345, {.label = "elements"}},
                        {"boxes", uint64_t{2}},
@@ -20,7 +20,7 @@ TEST(Facts, AreMembersForProgramsAndRowsForPeople) {
             "          for people\n");
 }
 
-TEST(Facts, HaveAPlaceThatIsSaidToBoth) {
+TEST(Facts, FactsHaveTheirPositionInJsonAndText) {
   const Source source = {"spec.yaml", "seed: 7\n"};
   const Span span = {&source, 1, 7, 1};
   const Facts facts = {
@@ -50,7 +50,7 @@ TEST(Facts, ListsHaveARowForEachItem) {
   EXPECT_EQ(FactsInText(facts), "step  1\n      2\n");
 }
 
-TEST(Facts, PeopleSeeThemBySection) {
+TEST(Facts, TextGroupsFactsBySection) {
   const Facts facts = {{"last", 1, {.label = "last", .section = 2}},
                        {"a", 2, {.label = "a"}},
                        {"b", 3, {.label = "b"}}};
@@ -58,7 +58,7 @@ TEST(Facts, PeopleSeeThemBySection) {
   EXPECT_EQ(FactsInText(facts), "a     2\nb     3\nlast  1\n");
 }
 
-TEST(Facts, ATableStandsBelowTheRows) {
+TEST(Facts, TablesAreBelowTheRows) {
   const FactTable table = {2,
                            {"path", "partition", "global shape", "n"},
                            [](size_t row) -> Facts {

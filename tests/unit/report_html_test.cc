@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-TEST(Html, TextEndsNoTagAndNoQuote) {
+TEST(Html, HtmlTextIsEscaped) {
   EXPECT_EQ(EscapeHtml("</title><b a='x' c=\"y\">&lt;"),
             "&lt;/title&gt;&lt;b a=&#39;x&#39; c=&quot;y&quot;&gt;&amp;lt;");
   EXPECT_EQ(EscapeHtml("größe.λ"), "größe.λ");
@@ -17,7 +17,7 @@ TEST(Html, TextEndsNoTagAndNoQuote) {
   EXPECT_EQ(EscapeHtml("a\x1b\u202e<\xff\n"), "a\\x1b\\u202e&lt;\\xff\\n");
 }
 
-TEST(Html, LongTextIsShortenedBetweenCharacters) {
+TEST(Html, LongHtmlTextIsShortenedBetweenCharacters) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "λ<";
   const std::string escaped = EscapeHtml(text);
@@ -27,13 +27,13 @@ TEST(Html, LongTextIsShortenedBetweenCharacters) {
   EXPECT_EQ(escaped.find('<'), escaped.npos);
 }
 
-TEST(Html, PathsEndLinesAfterDots) {
+TEST(Html, HtmlPathsMayBreakAfterDots) {
   EXPECT_EQ(PathInHtml("a.0.b_c.{0…3}.d"), "a.0.<wbr>b_<wbr>c.<wbr>{0…3}.<wbr>d");
   EXPECT_EQ(PathInHtml("1.5 <b>."), "1.5 &lt;b&gt;.");
 }
 
 // Hostile text stays escaped in every place that takes text.
-TEST(Html, NothingBreaksOut) {
+TEST(Html, HostileTextStaysEscapedEverywhere) {
   const std::string hostile = "\"'></title><script>alert(1)</script><!--{{body}}";
   HtmlPage page;
   page.Heading(hostile);
@@ -94,7 +94,7 @@ TEST(Tiles, TreemapFillsTheSquareInOrder) {
   EXPECT_EQ(TreemapOf({0, 0}, 1).size(), 2u);
 }
 
-TEST(Chart, PointsGoUp) {
+TEST(Chart, ChartPointsGoUp) {
   Chart chart;
   chart.Bar(0.25, 1.0 / 3, 0, 0.5, "a");
   chart.Line({{0, 0}, {1, 1}});

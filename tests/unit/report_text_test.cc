@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-TEST(AsOne, HasTheNumbersInBraces) {
+TEST(AsOne, FoldsNumbersInBraces) {
   EXPECT_EQ(AsOne({"a.0.w"}), "a.0.w");
   EXPECT_EQ(AsOne({"a.0.w", "a.1.w"}), "a.{0, 1}.w");
   EXPECT_EQ(AsOne({"a.0.w", "a.1.w", "a.2.w"}), "a.{0…2}.w");
@@ -23,20 +23,20 @@ TEST(AsOne, HasTheNumbersInBraces) {
   EXPECT_EQ(AsOne({"a.0.b.1", "a.1.b.0", "a.0.b.0", "a.1.b.1"}), "a.{0, 1}.b.{0, 1}");
 }
 
-TEST(AsOne, HasOtherNumbersFromTheFirstToTheLast) {
+TEST(AsOne, FoldsOtherNumbersToARange) {
   EXPECT_EQ(AsOne({"normal std 0.5", "normal std 0.25", "normal std 1e-05"}, " "),
             "normal std {0.5…1e-05}");
   EXPECT_EQ(AsOne({"007", "7"}), "{007…7}");
 }
 
-TEST(WithoutNumbers, TakesWholePartsOnly) {
+TEST(WithoutNumbers, ReplacesOnlyWholeNumbers) {
   EXPECT_EQ(WithoutNumbers("layers.10.w2.3x3.0"), "layers.*.w2.3x3.*");
   EXPECT_EQ(WithoutNumbers("normal mean -0.5 std 1e-05 i0 inf", " "), "normal mean * std * i0 inf");
   EXPECT_EQ(WithoutNumbers(""), "");
   EXPECT_EQ(WithoutNumbers("."), ".");
 }
 
-TEST(Grouped, HasACommaBetweenThousands) {
+TEST(Grouped, GroupsThousandsWithCommas) {
   const std::pair<int64_t, const char*> kCases[] = {{0, "0"},
                                                     {999, "999"},
                                                     {1000, "1,000"},
@@ -52,7 +52,7 @@ TEST(Grouped, HasACommaBetweenThousands) {
   for (const auto& [number, text] : kCases) EXPECT_EQ(Grouped(number), text);
 }
 
-TEST(Count, HasOneOrMany) {
+TEST(Count, CountsUseSingularOrPlural) {
   EXPECT_EQ(Count(0, "rank"), "0 ranks");
   EXPECT_EQ(Count(1, "rank"), "1 rank");
   EXPECT_EQ(Count(2, "rank"), "2 ranks");
@@ -62,7 +62,7 @@ TEST(Count, HasOneOrMany) {
   EXPECT_EQ(Count(1000, "box", "boxes"), "1,000 boxes");
 }
 
-TEST(InBytes, HasADigitBehindThePoint) {
+TEST(InBytes, BytesHaveOneDecimal) {
   const std::pair<int64_t, const char*> kCases[] = {
       {0, "0 B"},
       {1, "1 B"},
@@ -81,7 +81,7 @@ TEST(InBytes, HasADigitBehindThePoint) {
   for (const auto& [bytes, text] : kCases) EXPECT_EQ(InBytes(bytes), text);
 }
 
-TEST(InTime, HasTwoUnitsAtMost) {
+TEST(InTime, TimesHaveAtMostTwoUnits) {
   const std::pair<double, const char*> kCases[] = {{0, "0 s"},
                                                    {0.4, "0 s"},
                                                    {0.6, "1 s"},
@@ -102,7 +102,7 @@ TEST(InTime, HasTwoUnitsAtMost) {
   for (const auto& [seconds, text] : kCases) EXPECT_EQ(InTime(seconds), text);
 }
 
-TEST(Wrapped, BreaksLinesAtTheWidthThatPeopleSee) {
+TEST(Wrapped, WrapsAtDisplayWidth) {
   EXPECT_EQ(Wrapped("", 10, 2), "");
   EXPECT_EQ(Wrapped("one two six", 11, 0), "one two six");
   EXPECT_EQ(Wrapped("one two six", 10, 0), "one two\nsix");
@@ -113,7 +113,7 @@ TEST(Wrapped, BreaksLinesAtTheWidthThatPeopleSee) {
   EXPECT_EQ(Wrapped("a longer-than-the-width b", 5, 1), "a\n longer-than-the-width\n b");
 }
 
-TEST(RanksInText, HasRangesUpToTheMost) {
+TEST(RanksInText, ListsRangesOfRanksUpToALimit) {
   EXPECT_EQ(RanksInText({}), "");
   EXPECT_EQ(RanksInText({0}), "0");
   EXPECT_EQ(RanksInText({0, 1}), "0-1");
@@ -124,13 +124,13 @@ TEST(RanksInText, HasRangesUpToTheMost) {
   EXPECT_EQ(RanksInText({1, 2, 4, 6, 7}, 1), "1-2,…");
 }
 
-TEST(AndMore, IsALineOnlyIfThereAreMore) {
+TEST(AndMore, AndMoreIsALineOnlyIfNeeded) {
   EXPECT_EQ(AndMore(0, "row"), "");
   EXPECT_EQ(AndMore(1, "row"), "… and 1 row more; `--json` has all\n");
   EXPECT_EQ(AndMore(1234, "row"), "… and 1,234 rows more; `--json` has all\n");
 }
 
-TEST(Bars, AreAsLongAsTheCounts) {
+TEST(Bars, BarsAreProportionalToCounts) {
   const std::vector<int64_t> counts = {0, 1, 2, 4, 1}, none = {0, 0};
   EXPECT_EQ(Bars(counts, -1, 1, {.width = 20, .blocks = false}),
             "  -1\n"
@@ -154,7 +154,7 @@ TEST(Bars, AreAsLongAsTheCounts) {
   EXPECT_EQ(Bars(none, 0, 2, {.width = 80, .blocks = true}), "0\n1\n");
 }
 
-TEST(Table, AlignsWhatPeopleSee) {
+TEST(Table, TablesAlignDisplayWidth) {
   EXPECT_EQ(
       Table({{"{0…2}", "1", "x"}, {"层", "22", "y"}, {"abcdef", "", "z"}}, {false, true, false}),
       "{0…2}    1  x\n"
@@ -163,7 +163,7 @@ TEST(Table, AlignsWhatPeopleSee) {
 }
 
 // A user's text must not be able to hide, move or reverse the text around it.
-TEST(RenderError, EscapesWhatCannotBeSeen) {
+TEST(RenderError, ErrorsEscapeInvisibleCharacters) {
   const char* const kHidden[] = {"\x1b",         "\x07",         "\xc2\x80",     "\xc2\x9f",
                                  "\xd8\x9c",     "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xa8",
                                  "\xe2\x80\xa9", "\xe2\x80\xaa", "\xe2\x80\xae", "\xe2\x81\xa6",

@@ -9,7 +9,7 @@ namespace shardinit::exact {
 namespace {
 
 // Correctly rounded values from mpmath with 60 digits.
-TEST(ExactMath, KnownValues) {
+TEST(ExactMath, ExactMathHasKnownValues) {
   EXPECT_EQ(Exp(1), 0x1.5bf0a8b145769p+1);
   EXPECT_EQ(Exp(-0.1), 0x1.cf46d99d52b3ap-1);
   EXPECT_EQ(Exp(700.5), 0x1.8625c7d4f56c2p+1010);
@@ -33,7 +33,7 @@ TEST(ExactMath, KnownValues) {
   EXPECT_EQ(NormalCdf(-38.4), 0x0.000000000000dp-1022);
 }
 
-TEST(ExactMath, EdgesOfTheRange) {
+TEST(ExactMath, ExactMathAtTheEdgesOfItsRange) {
   EXPECT_EQ(Exp(710), std::numeric_limits<double>::infinity());
   EXPECT_EQ(Exp(-745.1), std::numeric_limits<double>::denorm_min());
   EXPECT_EQ(Exp(-800), 0);

@@ -28,7 +28,7 @@ std::vector<float> DrawOfJax(const Sampler& sampler, uint64_t key, size_t count)
   return values;
 }
 
-TEST(Threefry2x32, KnownAnswers) {
+TEST(Threefry2x32, ThreefryHasKnownAnswers) {
   std::ifstream file(SHARDINIT_SOURCE_DIR "/tests/vectors/threefry2x32.txt");
   int answers = 0;
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +48,7 @@ TEST(Threefry2x32, KnownAnswers) {
 }
 
 // Keys equal those that JAX 0.10.2 prints.
-TEST(JaxThreefry, KeysAreThoseOfJax) {
+TEST(JaxThreefry, KeysEqualJax) {
   EXPECT_EQ(jax::KeyOfSeed(0), 0u);
   EXPECT_EQ(jax::KeyOfSeed(42), Words(0, 42));
   EXPECT_EQ(jax::KeyOfSeed(1099511627781), Words(256, 5));
@@ -60,7 +60,7 @@ TEST(JaxThreefry, KeysAreThoseOfJax) {
             Words(1524306142, 1887795613));  // The last of 2 × 3.
 }
 
-TEST(JaxThreefry, WordsAreThoseOfJax) {
+TEST(JaxThreefry, WordsEqualJax) {
   const std::array<uint32_t, 4> expected = {0xf29a4fa7, 0xfa843692, 0x55110e28, 0x77faa835};
   const Stream stream = {.key = jax::KeyOfSeed(0), .engine = &kJaxThreefry};
   for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(jax::Word(stream, i), expected[i]);
@@ -77,7 +77,7 @@ TEST(JaxThreefry, WordsAreThoseOfJax) {
 }
 
 // Values equal the ones in JAX's documentation.
-TEST(JaxThreefry, ValuesAreThoseOfJax) {
+TEST(JaxThreefry, ValuesEqualJax) {
   const Sampler uniform = MakeUniform(0, 1), normal = MakeNormal(0, 1);
   const uint64_t zero = jax::KeyOfSeed(0), key = jax::KeyOfSeed(42);
   EXPECT_NEAR(DrawOfJax(uniform, zero, 1)[0], 0.947667, 5e-7);
@@ -98,7 +98,7 @@ TEST(JaxThreefry, ValuesAreThoseOfJax) {
   }
 }
 
-TEST(JaxThreefry, AMultiplicationAndAnAdditionAreRoundedOnce) {
+TEST(JaxThreefry, MultiplyAddIsRoundedOnce) {
   std::mt19937 random(5);
   const auto number = [&](int exponents) {
     const float mantissa = static_cast<float>(random() % 0x1000000) * 0x1p-24f;
@@ -139,7 +139,7 @@ TEST(JaxThreefry, NormalNumbersAreNormal) {
 }
 
 // JAX's f32 have no numbers between these cut-offs.
-TEST(JaxThreefry, RefusesWhatJaxCannotDraw) {
+TEST(JaxThreefry, RejectsTensorsThatJaxCannotDraw) {
   const auto refuses = [](const Sampler& sampler) {
     return !kJaxThreefry.refusal(sampler).empty();
   };

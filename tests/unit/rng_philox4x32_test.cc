@@ -37,7 +37,7 @@ std::vector<KnownAnswer> KnownAnswers() {
   return answers;
 }
 
-TEST(Philox4x32, KnownAnswers) {
+TEST(Philox4x32, PhiloxHasKnownAnswers) {
   const auto answers = KnownAnswers();
   ASSERT_EQ(answers.size(), 3u);
   for (const KnownAnswer& answer : answers) {
@@ -47,7 +47,7 @@ TEST(Philox4x32, KnownAnswers) {
 
 // Every instruction set gives the first published vector. The contract's last counter word is 0, so
 // a stream cannot give the other vectors.
-TEST(Philox4x32, KnownAnswerFromEveryTarget) {
+TEST(Philox4x32, EveryTargetGivesTheKnownAnswer) {
   const KnownAnswer answer = KnownAnswers().front();
   for (const std::string& target : kernels::Targets()) {
     const ForcedTarget forced(target);

@@ -18,7 +18,7 @@
 namespace shardinit {
 namespace {
 
-TEST(Sampler, KnownAnswers) {
+TEST(Sampler, SamplersHaveKnownAnswers) {
   std::ifstream file(SHARDINIT_SOURCE_DIR "/tests/vectors/samplers.txt");
   int cases = 0;
   for (std::string line; std::getline(file, line);) {
@@ -43,7 +43,7 @@ TEST(Sampler, KnownAnswers) {
   EXPECT_EQ(cases, 8);
 }
 
-TEST(Sampler, Limits) {
+TEST(Sampler, SamplerParametersHaveLimits) {
   EXPECT_TRUE(IsValidScale(0));
   EXPECT_TRUE(IsValidScale(-0x1p-80));
   EXPECT_FALSE(IsValidScale(0x1p-81));
@@ -102,7 +102,7 @@ double MomentError(const std::vector<float>& values, int power, double expected,
   return (sum / n - expected) / std::sqrt(variance / n);
 }
 
-TEST(Normal, Distribution) {
+TEST(Normal, NormalDistributionFits) {
   const auto z = DrawMany(MakeNormal(0, 1));
   EXPECT_LT(KolmogorovSmirnov(z, Phi), 1.63);
   EXPECT_LT(std::fabs(MomentError(z, 1, 0, 1)), 3);
@@ -113,7 +113,7 @@ TEST(Normal, Distribution) {
 
 // Values and their squares are independent in a pair, between the pairs of a block, and between
 // rows of 1024. A wrong sign in a quadrant leaves each value normal, but fails here.
-TEST(Normal, Independence) {
+TEST(Normal, NormalsAreIndependent) {
   const auto z = DrawMany(MakeNormal(0, 1));
   for (const size_t lag : {1, 2, 3, 4, 1024}) {
     double product = 0, squares = 0, cubes = 0;
@@ -146,7 +146,7 @@ TEST(Normal, AnglesOfPairsAreUniform) {
 }
 
 // The contract's operations have a small total error, compared with libm in double.
-TEST(Normal, Accuracy) {
+TEST(Normal, NormalIsAccurate) {
   const Stream stream{KeyOf(7, "accuracy"), 0};
   const Sampler sampler = MakeNormal(0, 1);
   double worst = 0;
@@ -166,7 +166,7 @@ TEST(Normal, Accuracy) {
   EXPECT_LT(worst, 0x1p-21) << std::log2(worst);
 }
 
-TEST(TruncatedNormal, Distribution) {
+TEST(TruncatedNormal, TruncatedNormalDistributionFits) {
   const double cutoffs[][2] = {{-2, 2}, {-3, 3},  {-100, 100}, {-1, 3},   {0, 5},
                                {5, 6},  {1.9, 2}, {-10, -1.9}, {9.5, 20}, {-0.01, 0.01}};
   for (const auto& [low, high] : cutoffs) {
@@ -184,7 +184,7 @@ TEST(TruncatedNormal, Distribution) {
   }
 }
 
-TEST(TruncatedNormal, Accuracy) {
+TEST(TruncatedNormal, TruncatedNormalIsAccurate) {
   for (const double cutoff : {2.0, 3.0, 100.0}) {
     const Sampler sampler = MakeTruncatedNormal(0, 1, -cutoff, cutoff);
     const Stream stream{KeyOf(7, "accuracy"), 0};
@@ -204,7 +204,7 @@ TEST(TruncatedNormal, Accuracy) {
   }
 }
 
-TEST(Uniform, Distribution) {
+TEST(Uniform, UniformDistributionFits) {
   const auto u = DrawMany(MakeUniform(0, 1));
   EXPECT_LT(KolmogorovSmirnov(u, [](double x) { return x; }), 1.63);
   for (const auto& [low, high] : {std::pair{-0.1, 0.1}, {1.0, 1.0001}, {-1.0, 0.0}, {0.0, 3e-20}}) {

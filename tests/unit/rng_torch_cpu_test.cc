@@ -21,7 +21,7 @@ Stream StreamAt(uint64_t position) {
   return {.key = 7, .position = position, .engine = &kTorchCpu};
 }
 
-TEST(Mt19937, IsTheStandardLibrarys) {
+TEST(Mt19937, Mt19937EqualsTheStandardLibrary) {
   std::mt19937 expected(7);
   Mt19937 words(7, mt19937::Extend);
   for (uint64_t p = 0; p < 20000; ++p) {
@@ -31,7 +31,7 @@ TEST(Mt19937, IsTheStandardLibrarys) {
   }
 }
 
-TEST(Mt19937, JumpsToWhereTheStandardLibraryArrives) {
+TEST(Mt19937, JumpEqualsDiscardingWords) {
   std::mt19937 expected(7);
   expected.discard(50'000'000);
   Mt19937 words(7, mt19937::Extend);
@@ -45,7 +45,7 @@ TEST(Mt19937, JumpsToWhereTheStandardLibraryArrives) {
   EXPECT_EQ(mt19937::Temper(*words.At(12345, &count)), expected());
 }
 
-TEST(Mt19937, AJumpIsThreeJumps) {
+TEST(Mt19937, JumpsCanBeDivided) {
   const auto jump = [](const mt19937::State& state, uint64_t distance) {
     return mt19937::Jump(mt19937::PowerOfT(distance), state, mt19937::Extend);
   };
@@ -59,7 +59,7 @@ TEST(Mt19937, AJumpIsThreeJumps) {
   EXPECT_EQ(once, thrice);
 }
 
-TEST(TorchCpu, WordsThatATensorTakes) {
+TEST(TorchCpu, CountsTheWordsOfATensor) {
   const auto after = [](torch_cpu::Draw draw, uint64_t elements, DType dtype, Stream stream) {
     return torch_cpu::After(Drawn{draw, stream, elements, dtype});
   };
@@ -94,7 +94,7 @@ TEST(TorchCpu, RoundingIntervals) {
   EXPECT_EQ(torch_cpu::RoundedTo(DType::f32, 0.1).first, 0.1f);
 }
 
-TEST(TorchCpu, KernelsAreTheReference) {
+TEST(TorchCpu, TorchKernelsEqualTheReference) {
   const torch_cpu::Draw draws[] = {torch_cpu::Uniform{-0.1, 0.3},
                                    torch_cpu::Uniform{-1, 0},
                                    torch_cpu::Normal{0, 0.02},

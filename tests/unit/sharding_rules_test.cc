@@ -29,22 +29,22 @@ Resolved Resolve(const std::vector<std::string>& logical, const std::vector<Rule
 
 // The example in the docstring of flax.linen.logical_to_mesh_axes, which gives
 // PartitionSpec('X', None, 'Y', None).
-TEST(ResolveRules, AgreesWithFlax) {
+TEST(ResolveRules, RulesAgreeWithFlax) {
   EXPECT_EQ(Resolve({"batch", "length", "heads", "features"},
                     {{"batch", {X}}, {"features", {X}}, {"heads", {Y}}, {"batch", {Z}}}),
             (Resolved{{{X}, {}, {Y}, {}}, {0, -1, 2, -1}}));
 }
 
-TEST(ResolveRules, TakesALaterRuleOfTheSameNameAsAFallback) {
+TEST(ResolveRules, LaterRuleOfTheSameNameIsAFallback) {
   EXPECT_EQ(Resolve({"batch", "embed"}, {{"batch", {X}}, {"embed", {X}}, {"embed", {Y}}}),
             (Resolved{{{X}, {Y}}, {0, 2}}));
 }
 
-TEST(ResolveRules, FollowsTheOrderOfRulesNotOfDimensions) {
+TEST(ResolveRules, RulesApplyInTheirOwnOrder) {
   EXPECT_EQ(Resolve({"a", "b"}, {{"b", {X}}, {"a", {X}}}), (Resolved{{{}, {X}}, {-1, 0}}));
 }
 
-TEST(ResolveRules, GoesThroughDimensionsOfOneNameFromTheFirst) {
+TEST(ResolveRules, DimensionsOfOneNameAreServedInOrder) {
   EXPECT_EQ(Resolve({"a", "a"}, {{"a", {X}}}), (Resolved{{{X}, {}}, {0, -1}}));
   EXPECT_EQ(Resolve({"a", "b", "a"}, {{"a", {X}}, {"a", {Y}}}),
             (Resolved{{{X}, {}, {Y}}, {0, -1, 1}}));
@@ -74,7 +74,7 @@ Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector
 }
 
 // Random rules follow the definition. Few names and axes make rules conflict often.
-TEST(ResolveRules, RandomOnesFollowTheDefinition) {
+TEST(ResolveRules, RandomRulesFollowTheDefinition) {
   Random random(12);
   const auto name = [&] { return std::string(1, static_cast<char>('a' + random.In(0, 2))); };
   for (int i = 0; i < 5000; ++i) {
@@ -94,12 +94,12 @@ TEST(ResolveRules, RandomOnesFollowTheDefinition) {
   }
 }
 
-TEST(ResolveRules, SettlesADimensionAsWhole) {
+TEST(ResolveRules, RulesCanLeaveADimensionWhole) {
   EXPECT_EQ(Resolve({"a", "b"}, {{"a", {}}, {"a", {X}}, {"b", {X}}}),
             (Resolved{{{}, {X}}, {0, 2}}));
 }
 
-TEST(ResolveRules, TakesTuplesWholeOrNotAtAll) {
+TEST(ResolveRules, TuplesOfAxesApplyCompletelyOrNotAtAll) {
   EXPECT_EQ(Resolve({"a", "b"}, {{"a", {X}}, {"b", {Y, X}}, {"b", {Z, Y}}}),
             (Resolved{{{X}, {Z, Y}}, {0, 2}}));
   EXPECT_EQ(Resolve({"a", "b"}, {{"a", {Y, X}}, {"b", {X}}}), (Resolved{{{Y, X}, {}}, {0, -1}}));
@@ -111,7 +111,7 @@ TEST(ResolveRules, LeavesUnnamedDimensionsWhole) {
   EXPECT_EQ(Resolve({"a"}, {}), (Resolved{{{}}, {-1}}));
 }
 
-TEST(ResolveRules, TellsWhichRulesWereTried) {
+TEST(ResolveRules, ReportsWhichRulesWereTried) {
   const RulesResult result = ResolveRules(
       {"b", "a", "b"}, {{"a", {X}}, {"c", {}}, {"b", {Y, X}}, {"b", {Y}}, {"b", {}}, {"b", {Z}}});
   std::string text;

@@ -57,7 +57,7 @@ Extents Cut(int64_t n, int64_t parts) {
 }
 
 // Examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
-TEST(BoxAt, CutsByTheCeilingRule) {
+TEST(BoxAt, ShardsByTheCeilingRule) {
   EXPECT_EQ(Cut(12, 4), (Extents{3, 3, 3, 3}));
   EXPECT_EQ(Cut(10, 4), (Extents{3, 3, 3, 1}));
   EXPECT_EQ(Cut(6, 4), (Extents{2, 2, 2, 0}));
@@ -67,14 +67,14 @@ TEST(BoxAt, CutsByTheCeilingRule) {
 }
 
 // The vocabulary of Llama 3 over 512 ranks.
-TEST(BoxAt, Cuts128256Over512) {
+TEST(BoxAt, Shards128256Over512) {
   Extents expected(510, 251);
   expected.push_back(246);
   expected.push_back(0);
   EXPECT_EQ(Cut(128256, 512), expected);
 }
 
-TEST(BoxAt, TakesTheFirstOfSeveralAxesAsTheMajorOne) {
+TEST(BoxAt, FirstOfSeveralAxesIsTheMajorOne) {
   const Mesh mesh{{"fsdp", "tensor"}, {2, 2}};
   const auto rows = [&](std::vector<int> axes, int64_t rank) {
     const Box box = BoxAt({8}, {axes}, mesh, mesh.CoordinateOf(rank));
@@ -92,13 +92,13 @@ TEST(BoxAt, TakesTheFirstOfSeveralAxesAsTheMajorOne) {
   EXPECT_EQ(rows({1, 0}, 3), (Extents{6, 7}));
 }
 
-TEST(BoxAt, CutsSeveralDimensions) {
+TEST(BoxAt, ShardsSeveralDimensions) {
   const Mesh mesh{{"x", "y", "z"}, {2, 3, 2}};
   EXPECT_EQ(BoxAt({8, 9, 5}, {{0}, {}, {1}}, mesh, {1, 2, 1}), (Box{{4, 0, 4}, {4, 9, 1}}));
   EXPECT_EQ(BoxAt({8, 9, 5}, {{0}, {}, {1}}, mesh, {0, 1, 0}), (Box{{0, 0, 2}, {4, 9, 2}}));
 }
 
-TEST(BoxesOn, AreNoneWhereNothingIsLeft) {
+TEST(BoxesOn, LastRanksMayHaveNoBox) {
   const Mesh mesh{{"x"}, {4}};
   const Shape shape = {5, 3};
   const PartitionSpec spec = {{0}, {}};
@@ -107,12 +107,12 @@ TEST(BoxesOn, AreNoneWhereNothingIsLeft) {
   EXPECT_EQ(sharding.BoxesOn(2), (std::vector<Box>{{{4, 0}, {1, 3}}}));
 }
 
-TEST(BoxAt, GivesAScalarToEveryone) {
+TEST(BoxAt, EveryRankHoldsAScalar) {
   const Mesh mesh{{"x"}, {4}};
   EXPECT_EQ(BoxAt({}, {}, mesh, {3}), (Box{{}, {}}));
 }
 
-TEST(BoxAt, DoesNotOverflowAtTheLimits) {
+TEST(BoxAt, BoxesDoNotOverflowAtTheLimits) {
   const int64_t n = std::numeric_limits<int64_t>::max() / 2;
   const Mesh mesh{{"x"}, {kMaxWorldSize}};
   const Box box = BoxAt({n}, {{0}}, mesh, {kMaxWorldSize - 1});
@@ -120,7 +120,7 @@ TEST(BoxAt, DoesNotOverflowAtTheLimits) {
   EXPECT_GT(box.shape[0], 0);
 }
 
-TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
+TEST(IsFirstHolder, FirstHolderDependsOnUnusedAxes) {
   const PartitionSpec spec = {{2}, {}};
   EXPECT_TRUE(IsFirstHolder(spec, {0, 0, 0}));
   EXPECT_TRUE(IsFirstHolder(spec, {0, 0, 5}));
@@ -132,7 +132,7 @@ TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
 }
 
 // The example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
-TEST(BoxesOn, ArePartsOfEverySegment) {
+TEST(BoxesOn, RanksHoldAPartOfEverySegment) {
   const Mesh mesh{{"x"}, {4}};
   const Shape shape = {9};
   const PartitionSpec spec = {InSegments({0}, 2)};
@@ -144,7 +144,7 @@ TEST(BoxesOn, ArePartsOfEverySegment) {
 }
 
 // In Megatron, with 8 rows of gate and 8 of up, rank 1 of 2 has rows 4 to 7 of each.
-TEST(BoxesOn, OfGateAndUp) {
+TEST(BoxesOn, BoxesOfGateAndUp) {
   const Mesh mesh{{"tensor"}, {2}};
   const Shape shape = {16, 3};
   const PartitionSpec spec = {InSegments({0}, 2), {}};
@@ -152,7 +152,7 @@ TEST(BoxesOn, OfGateAndUp) {
             (std::vector<Box>{{{4, 0}, {4, 3}}, {{12, 0}, {4, 3}}}));
 }
 
-TEST(BoxesOn, AreInRowMajorOrderOfSegments) {
+TEST(BoxesOn, BoxesAreInRowMajorOrderOfSegments) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {4, 8};
   const PartitionSpec spec = {InSegments({0}, 2), InSegments({1}, 2)};
@@ -168,7 +168,7 @@ DimensionPartition Nested(std::vector<int> axes, std::vector<int64_t> segments) 
 }
 
 // DTensor's [Shard(0), Shard(0)] divides 10 elements into 5 and 5, and each into 3 and 2.
-TEST(BoxesOn, OfNestedAxes) {
+TEST(BoxesOn, BoxesOfNestedAxes) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {10};
   const PartitionSpec spec = {Nested({0, 1}, {1, 1})};
@@ -183,7 +183,7 @@ TEST(BoxesOn, OfNestedAxes) {
 }
 
 // With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, rank 2 has the most.
-TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
+TEST(BoxesOn, BoxesOfSegmentsOfARemainder) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {7};
   const PartitionSpec spec = {Nested({0, 1}, {1, 3})};
@@ -199,7 +199,7 @@ TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
   EXPECT_EQ(DivisorOf(spec.dimensions[0], mesh), 12);
 }
 
-TEST(Simplified, NestsOnlyWhatMustBe) {
+TEST(Simplified, SimplifiedNestsOnlyIfNecessary) {
   const Mesh mesh{{"x", "y", "one"}, {2, 2, 1}};
   const auto simple = [&](DimensionPartition by, int64_t extent) {
     return Simplified({std::move(by)}, {extent}, mesh).dimensions[0];
@@ -215,7 +215,7 @@ TEST(Simplified, NestsOnlyWhatMustBe) {
 }
 
 // Simplifying again changes nothing: plans are read only in the simplest form.
-TEST(Simplified, IsSimpleAfterwards) {
+TEST(Simplified, SimplifiedIsIdempotent) {
   const Mesh mesh{{"x", "one", "y"}, {4, 1, 2}};
   const int64_t step = 10 / Cases(10);
   for (int64_t extent = 1; extent <= 30; ++extent) {
@@ -229,7 +229,7 @@ TEST(Simplified, IsSimpleAfterwards) {
   }
 }
 
-TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
+TEST(Sharding, PinnedTensorIsOnlyOnItsRanks) {
   const Mesh mesh{{"pipe", "x", "y"}, {3, 2, 2}};
   const Shape shape = {6};
   PartitionSpec spec = {DimensionPartition{2}};
@@ -246,14 +246,14 @@ TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
   EXPECT_EQ(InText(spec, mesh), "[y] on pipe 1, 2");
 }
 
-TEST(PartsOf, MultipliesAxes) {
+TEST(PartsOf, PartCountIsTheProductOfAxes) {
   const Mesh mesh{{"x", "y"}, {3, 5}};
   EXPECT_EQ(PartsOf({}, mesh), 1);
   EXPECT_EQ(PartsOf({1}, mesh), 5);
   EXPECT_EQ(PartsOf({1, 0}, mesh), 15);
 }
 
-TEST(CountBoxes, LeavesOutEmptyOnesAndReplicas) {
+TEST(CountBoxes, BoxCountSkipsEmptyBoxesAndReplicas) {
   const Mesh mesh{{"x", "y"}, {4, 2}};
   EXPECT_EQ(CountBoxes({}, {}, mesh), 1);
   EXPECT_EQ(CountBoxes({5}, {{}}, mesh), 1);
@@ -262,7 +262,7 @@ TEST(CountBoxes, LeavesOutEmptyOnesAndReplicas) {
   EXPECT_EQ(CountBoxes({5}, {{0, 1}}, mesh), 5);
 }
 
-TEST(Mesh, IsRowMajor) {
+TEST(Mesh, MeshIsRowMajor) {
   const Mesh mesh{{"x", "y", "z"}, {2, 3, 4}};
   EXPECT_EQ(mesh.world_size(), 24);
   EXPECT_EQ(mesh.CoordinateOf(0), (Extents{0, 0, 0}));
@@ -273,7 +273,7 @@ TEST(Mesh, IsRowMajor) {
   EXPECT_EQ(mesh.Find("w"), -1);
 }
 
-TEST(Mesh, WithoutAxesIsOneRank) {
+TEST(Mesh, MeshWithoutAxesHasOneRank) {
   EXPECT_EQ(Mesh{}.world_size(), 1);
   EXPECT_EQ(Mesh{}.CoordinateOf(0), Extents{});
 }

@@ -41,7 +41,7 @@ constexpr const char* kValid[] = {
     "[\n\t[[[1]]],\r\n 2]",
 };
 
-TEST(ParseJsonTree, ReadsWhatAnotherReaderReads) {
+TEST(ParseJsonTree, JsonTreeEqualsAnotherParsers) {
   for (const std::string text : kValid) {
     Diagnostics diagnostics;
     NodeStore store;
@@ -51,13 +51,13 @@ TEST(ParseJsonTree, ReadsWhatAnotherReaderReads) {
   }
 }
 
-TEST(ParseJsonTree, TakesWhateverIsOneLine) {
+TEST(ParseJsonTree, ParsesAnyValueOnOneLine) {
   std::string text = "{\"a\": [0";
   for (int i = 1; i < 50000; ++i) text += "," + std::to_string(i);
   EXPECT_EQ(Mistake(text + "]}"), "");
 }
 
-TEST(ParseJsonTree, SaysWhereItIsNone) {
+TEST(ParseJsonTree, ReportsThePositionOfInvalidJson) {
   EXPECT_EQ(Mistake(""), "x:1:1: the text ends where a value is due");
   EXPECT_EQ(Mistake("{\n  \"a\": 1\n  \"b\": 2}"), "x:3:3: a comma is missing before this");
   EXPECT_EQ(Mistake("{\"a\": 1,}"), "x:1:9: a value is due after the comma");
@@ -77,7 +77,7 @@ TEST(ParseJsonTree, SaysWhereItIsNone) {
 }
 
 // A tree that is read as JSON and written as YAML stays the same.
-TEST(WriteYaml, ReadsBackAsItIs) {
+TEST(WriteYaml, WrittenYamlReadsBackUnchanged) {
   const std::string text =
       R"({"a": ["1", "true", "x", "y: z", "#", "- a", "", " b ", "\u0007\u202e\n\"\\", "{c}", "~"],)"
       R"( "b c": {"d": null, "e": [], "f": {}, "10": 1e-05, "long": ")" +

@@ -52,7 +52,7 @@ std::string With(std::string_view key, std::string_view text) {
   return spec;
 }
 
-TEST(Mistakes, NoneGivesNoMessage) { EXPECT_EQ(BuildText(With("", "")).messages, ""); }
+TEST(Mistakes, ValidSpecGivesNoMessage) { EXPECT_EQ(BuildText(With("", "")).messages, ""); }
 
 // Each of these lines has a mistake.
 constexpr Line kEachWrong[] = {
@@ -147,7 +147,7 @@ constexpr Line kEachWrong[] = {
     {"x", "  x: {kep: [f, 'l.*'], s: {from: {stack: {axis: 0, of: [w]}}}}"},
 };
 
-TEST(Mistakes, EachGivesOneMessage) {
+TEST(Mistakes, EachMistakeGivesOneMessage) {
   for (const Line& wrong : kEachWrong) {
     const std::string messages = BuildText(With(wrong.key, wrong.text)).messages;
     EXPECT_EQ(CountErrors(messages), 1) << wrong.text << "\n" << messages;
@@ -155,7 +155,7 @@ TEST(Mistakes, EachGivesOneMessage) {
 }
 
 // Keys that name tensors by paths and numbers cause no second message.
-TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
+TEST(Mistakes, EachMistakeNextToLanguagesGivesOneMessage) {
   constexpr std::string_view kSharding[] = {
       "sharding: {map: {w: [data], l.0.u: [tensor], l.1.v: [null, tensor], 'l.*.h': {data: "
       "Shard(0)}, s: [data]}}",
@@ -185,7 +185,7 @@ TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
 }
 
 // Two mistakes in different keys are both found, whatever stages find them.
-TEST(Mistakes, NoneHidesAnother) {
+TEST(Mistakes, NoMistakeHidesAnother) {
   constexpr Line kWrong[] = {
       {"name", "naem: x"},
       {"seed", "seed: -1"},
@@ -213,21 +213,21 @@ TEST(Mistakes, NoneHidesAnother) {
   }
 }
 
-TEST(Mistakes, OfALayoutShowBesideOthers) {
+TEST(Mistakes, MistakesOfALayoutAreShownWithOthers) {
   std::string spec = With("name", "naem: x");
   spec += "  y: {keep: ['*'], s: {from: {stack: {axis: 5, of: [w]}}}}\n";
   const std::string messages = BuildText(spec).messages;
   EXPECT_EQ(CountErrors(messages), 2) << messages;
 }
 
-TEST(Mistakes, OfOneExpressionShowTogether) {
+TEST(Mistakes, MistakesOfOneExpressionAreShownTogether) {
   const std::string messages =
       BuildText(With("w", "  w: {shape: [q + r + q, s], init: ones, axes: [a, b]}")).messages;
   EXPECT_EQ(CountErrors(messages), 3) << messages;
 }
 
 // A missing include could define any name.
-TEST(Mistakes, OfASpecThatIsNotThere) {
+TEST(Mistakes, ReportsAMissingSpec) {
   const std::string messages =
       BuildText(
           "shardinit: 1\nname: x\ninclude: none.yaml\n"

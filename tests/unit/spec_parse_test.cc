@@ -129,7 +129,7 @@ TEST(LoadSpec, ReadsEveryKey) {
             "  out (d d ) init ones{} shard [] [fsdp tensor ]\n");
 }
 
-TEST(LoadSpec, NeedsVersionNameAndModules) {
+TEST(LoadSpec, SpecsNeedVersionNameAndModules) {
   EXPECT_EQ(LoadText("seed: 1\n").messages,
             "x.yaml: error: the spec has no `shardinit`\n"
             "  hint: start with `shardinit: 1`, the version of the format\n"
@@ -151,7 +151,7 @@ TEST(LoadSpec, NeedsVersionNameAndModules) {
             "  hint: this program reads version 1\n");
 }
 
-TEST(LoadSpec, AMisspeltKeyIsOneMistake) {
+TEST(LoadSpec, MisspelledKeyIsOneMistake) {
   EXPECT_EQ(LoadText("shardinit: 1\nnaem: x\n"
                      "modules: {w: {shape: [], inti: ones}}\n")
                 .messages,
@@ -164,7 +164,7 @@ TEST(LoadSpec, AMisspeltKeyIsOneMistake) {
             "  hint: did you mean `init`?\n");
 }
 
-TEST(LoadSpec, Tensors) {
+TEST(LoadSpec, ReportsMistakesInTensors) {
   const struct {
     std::string text, expected;
   } cases[] = {
@@ -253,7 +253,7 @@ TEST(LoadSpec, Tensors) {
   for (const auto& c : cases) EXPECT_EQ(MessagesFor(c.text), c.expected);
 }
 
-TEST(LoadSpec, TopLevel) {
+TEST(LoadSpec, ReportsMistakesAtTheTopLevel) {
   const struct {
     std::string text, expected;
   } cases[] = {
@@ -316,7 +316,7 @@ std::string NameMessage(const std::string& name) {
   return messages.substr(0, messages.find('\n'));
 }
 
-TEST(LoadSpec, Names) {
+TEST(LoadSpec, ReportsInvalidNames) {
   EXPECT_EQ(NameMessage("a.b-c_d.0"), "");
   EXPECT_EQ(NameMessage("''"), "x.yaml:4:3: error: a name is empty");
   EXPECT_EQ(NameMessage("a..b"), "x.yaml:4:5: error: name `a..b` has an empty part");
@@ -350,7 +350,7 @@ TEST(LoadSpec, Names) {
 
 constexpr char kModules[] = "modules: {w: {shape: [d], init: base}}\n";
 
-TEST(Include, MergesMappingsAndReplacesTheRest) {
+TEST(Include, IncludesMergeMappingsAndReplaceTheRest) {
   const SpecOutcome outcome =
       LoadFiles({{"x.yaml",
                   "shardinit: 1\nname: x\ninclude: [a.yaml, lib/b.yaml]\n"
@@ -369,7 +369,7 @@ TEST(Include, MergesMappingsAndReplacesTheRest) {
   EXPECT_EQ(Print(outcome.model.inits[0].value), "uniform{low: 0, high: 1}");
 }
 
-TEST(Include, ReplacesATensorsInitializerWhole) {
+TEST(Include, IncludesReplaceATensorsWholeInitializer) {
   const SpecOutcome outcome =
       LoadFiles({{"x.yaml",
                   "shardinit: 1\nname: x\ninclude: a.yaml\n"
@@ -379,7 +379,7 @@ TEST(Include, ReplacesATensorsInitializerWhole) {
   EXPECT_EQ(Print(outcome.model.modules), "w (4 ) init uniform{low: 0, high: 1}\n");
 }
 
-TEST(Include, MistakesAreReportedWhereTheyAre) {
+TEST(Include, MistakesAreReportedInTheIncludedFile) {
   EXPECT_EQ(LoadFiles({{"x.yaml",
                         "shardinit: 1\nname: x\n"
                         "include: lib/a.yaml\n"},
@@ -407,7 +407,7 @@ TEST(Include, MistakesAreReportedWhereTheyAre) {
             "b.yaml]`\n");
 }
 
-TEST(Include, RefusesCyclesAndDepth) {
+TEST(Include, RejectsCyclesAndDeepIncludes) {
   EXPECT_EQ(LoadFiles({{"x.yaml", std::string("shardinit: 1\nname: x\n"
                                               "include: a.yaml\n") +
                                       kModules},
@@ -431,7 +431,7 @@ TEST(Include, RefusesCyclesAndDepth) {
             "           ^^^^^^^\n");
 }
 
-TEST(Include, TwiceTheSameFileIsReadOnce) {
+TEST(Include, FileIncludedTwiceIsReadOnce) {
   // There are 2^15 ways to the last file.
   std::map<std::string, std::string> files = {
       {"x.yaml", std::string("shardinit: 1\nname: x\ninclude: [1.yaml, 1.yaml]\n") + kModules},
@@ -462,7 +462,7 @@ ModelSpec ModelWith(std::vector<std::string> sets, std::string mesh = {}) {
   return std::move(outcome.model);
 }
 
-TEST(Override, ReplacesKeysOfAnyDepth) {
+TEST(Override, OverridesReplaceKeysOfAnyDepth) {
   const ModelSpec model = ModelWith({"vars.d=1", "vars.d=2 * 8", "rules.0={b: [fsdp, tensor]}",
                                      "seed=5", "uneven=chunk", "mesh.axes.fsdp=2",
                                      "modules.model.embed.weight.init={normal: {std: 0.1}}",
@@ -479,7 +479,7 @@ TEST(Override, ReplacesKeysOfAnyDepth) {
             "    bias (1 7 ) init ones{}\n");
 }
 
-TEST(Override, AddsWhatTheSpecLacks) {
+TEST(Override, OverridesAddMissingKeys) {
   const ModelSpec model =
       ModelWith({"vars.heads=4", "+vars.D=5", "vars.d2=6", "init.base.normal.std=0.5",
                  "mesh.axes.pipe=2", "mesh.slices.pipe=2", "training.tokens=9", "rules.+={c: null}",
@@ -593,14 +593,14 @@ TEST(Override, MeshDeclaresTheAxesOfASpecWithoutOne) {
             "{data: 2, model: 3}");
 }
 
-TEST(LoadSpec, AFileThatCannotBeReadIsNotTheSpecsFault) {
+TEST(LoadSpec, UnreadableFileIsNotASpecError) {
   const WorkingFolder folder({});
   Diagnostics diagnostics;
   EXPECT_THROW(LoadSpec({.path = "no.yaml", .sets = {}, .mesh = {}}, diagnostics), Error);
   EXPECT_THROW(LoadSpec({.path = "/dev/zero", .sets = {}, .mesh = {}}, diagnostics), Error);
 }
 
-TEST(Fans, OfSpecModuleAndTensor) {
+TEST(Fans, FanOrdersOfSpecModuleAndTensor) {
   const SpecOutcome outcome = LoadText(
       "shardinit: 1\nname: x\nfans: in_out\n"
       "modules:\n"
@@ -619,7 +619,7 @@ TEST(Fans, OfSpecModuleAndTensor) {
   EXPECT_EQ(std::get<int64_t>(v.out_axis->value.at(1).value), -2);
 }
 
-TEST(Fans, HaveOneOfTwoOrders) {
+TEST(Fans, FanOrderMustBeKnown) {
   EXPECT_EQ(MessagesFor("fans: out_inn\n"),
             "x.yaml:3:7: error: `fans` must be `out_in` or `in_out`, not "
             "`out_inn`\n"
@@ -639,7 +639,7 @@ TEST(Fans, HaveOneOfTwoOrders) {
             "            ^\n");
 }
 
-TEST(Fans, AreSaidOnce) {
+TEST(Fans, FanOrderIsReportedOnce) {
   EXPECT_EQ(MessagesFor("modules: {w: {shape: [2, 3], init: ones, "
                         "fans: in_out, in_axis: 0}}\n"),
             "x.yaml:3:48: error: a tensor with `in_axis` has no use for "
@@ -650,7 +650,7 @@ TEST(Fans, AreSaidOnce) {
             "  hint: remove one of the two\n");
 }
 
-TEST(Fans, NameDimensions) {
+TEST(Fans, FanAxesNameDimensions) {
   for (const char* number : {"99999999999999999999", "01", "+1", "0x1", "1e0"}) {
     const std::string messages =
         MessagesFor("modules: {w: {shape: [2], init: ones, in_axis: " + std::string(number) + "}}");

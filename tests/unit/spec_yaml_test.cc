@@ -53,7 +53,7 @@ TEST(ParseYaml, SharesAliases) {
             "{a: {b: [1, 2]}, c: {b: [1, 2]}, d: [{b: [1, 2]}, {b: [1, 2]}]}");
 }
 
-TEST(ParseYaml, SpansCoverWhatWasWritten) {
+TEST(ParseYaml, SpansCoverTheSourceText) {
   Diagnostics diagnostics;
   NodeStore store;
   const Source* source =
@@ -78,7 +78,7 @@ struct Case {
   std::string text, expected;
 };
 
-TEST(ParseYaml, RefusesWhatItCannotMean) {
+TEST(ParseYaml, RejectsUnsupportedYaml) {
   const Case cases[] = {
       {"a: 1\nb: 2\na: 3\n",
        "x:3:1: error: key `a` is given twice\n  a: 3\n  ^\n"
@@ -169,7 +169,7 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
   for (const Case& c : cases) EXPECT_EQ(Parse(c.text), c.expected);
 }
 
-TEST(ParseYaml, RefusesWhatIsNotPlainText) {
+TEST(ParseYaml, RejectsInvalidText) {
   EXPECT_EQ(Parse("a: \xff\n"),
             "x:1:4: error: invalid UTF-8 (byte 0xff)\n  a: \\xff\n     ^^^^\n"
             "  hint: a spec is plain UTF-8 text\n");
@@ -193,7 +193,7 @@ std::string Repeat(const std::string& text, int count) {
 }
 
 // Texts that nest more deeply, or expand to more, than any machine could walk are refused at once.
-TEST(ParseYaml, RefusesBombsAtOnce) {
+TEST(ParseYaml, RejectsYamlBombsAtOnce) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   std::string chain = "a0: &a0 [x]\n";
   for (int i = 1; i < 100; ++i) {

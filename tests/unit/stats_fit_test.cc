@@ -14,7 +14,7 @@ Fit FitOfHalves(int64_t first, int64_t total) {
 }
 
 // The probabilities equal scipy.special.kolmogorov's.
-TEST(Fit, IsTheKolmogorovSmirnovTest) {
+TEST(Fit, FitIsTheKolmogorovSmirnovTest) {
   EXPECT_NEAR(FitOfHalves(5136, 10000).distance, 0.0136, 1e-15);
   EXPECT_NEAR(FitOfHalves(5136, 10000).probability, 0.04904424380124727, 1e-14);
   EXPECT_NEAR(FitOfHalves(4920, 10000).probability, 0.542566960026158, 1e-12);
@@ -23,7 +23,7 @@ TEST(Fit, IsTheKolmogorovSmirnovTest) {
   EXPECT_EQ(FitOfHalves(5000, 10000).probability, 1);
 }
 
-TEST(Fit, ComparesWithTheDistributionWhereBinsEnd) {
+TEST(Fit, FitComparesAtTheEndsOfBins) {
   const auto distance = [](double from, double to, const Distribution& distribution) {
     const Bin bin = {from, to, from, to, 7};
     return FitOf(std::span(&bin, 1), distribution).value().distance;
@@ -36,14 +36,14 @@ TEST(Fit, ComparesWithTheDistributionWhereBinsEnd) {
   EXPECT_DOUBLE_EQ(distance(12, 20, TruncatedNormal{10, 2, 0.5, 3}), 0.48791769244277156);
 }
 
-TEST(Fit, HasNoAnswerForWhatIsNotDrawn) {
+TEST(Fit, FitSkipsTensorsThatAreNotDrawn) {
   const Bin bin = {0, 0, -1, 1, 5};
   EXPECT_FALSE(FitOf(std::span(&bin, 1), Constant{0}));
   EXPECT_FALSE(FitOf(std::span(&bin, 1), Normal{0, 0}));
   EXPECT_FALSE(FitOf({}, Normal{0, 1}));
 }
 
-TEST(DeclaredMoments, AreTheDistributions) {
+TEST(DeclaredMoments, DeclaredMomentsMatchTheDistribution) {
   const auto of = [](const Distribution& d) { return DeclaredMomentsOf(d).value(); };
   EXPECT_EQ(of(Normal{1, 2}).mean, 1);
   EXPECT_EQ(of(Normal{1, 2}).std, 2);

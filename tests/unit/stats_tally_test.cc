@@ -43,7 +43,7 @@ TEST(Tally, CountsEachValueOfANarrowType) {
   EXPECT_NEAR(moments.mean, 0.0078125 / 6, 1e-15);
 }
 
-TEST(Tally, GivesTheMomentsOfAWideType) {
+TEST(Tally, ComputesMomentsOfAWideType) {
   std::vector<float> values;
   for (int i = 0; i < 1003; ++i) values.push_back(1e6f + static_cast<float>(i));
   Tally tally(DType::f32);
@@ -56,7 +56,7 @@ TEST(Tally, GivesTheMomentsOfAWideType) {
   EXPECT_NEAR(moments.std(), std::sqrt((1003.0 * 1003 - 1) / 12), 1e-9);
 }
 
-TEST(Tally, LeavesOutWhatIsNotFinite) {
+TEST(Tally, IgnoresNonfiniteValues) {
   std::vector<float> values(100, 2);
   values[3] = NAN;
   values[60] = -INFINITY;
@@ -71,7 +71,7 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
 }
 
 // NaN are counted separately, even with payloads only in bits that bins of wide types drop.
-TEST(Tally, CountsNaNApart) {
+TEST(Tally, CountsNaNSeparately) {
   const uint32_t wide[] = {0x7F800000, 0x7F800001, 0xFFC00000, 0xFF800000, 0x3F800000};
   Tally f32(DType::f32);
   f32.Add(wide, 5);
@@ -95,7 +95,7 @@ TEST(Tally, CountsNaNApart) {
 }
 
 // The values have every sign and magnitude, including some that only f64 has.
-TEST(Tally, BinsOfWideTypesHoldTheirValues) {
+TEST(Tally, BinsOfWideTypesContainTheirValues) {
   for (const double value :
        {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {
     Tally tally(DType::f64);
@@ -113,7 +113,7 @@ TEST(Tally, BinsOfWideTypesHoldTheirValues) {
   }
 }
 
-TEST(Tally, Quantiles) {
+TEST(Tally, ComputesQuantiles) {
   std::vector<float> ascending;
   for (int i = 1; i <= 100; ++i) ascending.push_back(static_cast<float>(i));
   const auto stored = Bf16(ascending);

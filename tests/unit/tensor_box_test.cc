@@ -20,19 +20,19 @@ std::vector<int64_t> StartsByStride(const Runs& runs) {
 
 using Starts = std::vector<int64_t>;
 
-TEST(ElementCount, IsOneForAScalar) {
+TEST(ElementCount, ScalarHasOneElement) {
   EXPECT_EQ(ElementCount({}), 1);
   EXPECT_EQ(ElementCount({3, 4, 5}), 60);
   EXPECT_EQ(ElementCount({3, 0, 5}), 0);
   EXPECT_EQ(ElementCount({int64_t{1} << 31, int64_t{1} << 30}), int64_t{1} << 61);
 }
 
-TEST(WholeOf, StartsAtTheOrigin) {
+TEST(WholeOf, WholeBoxStartsAtTheOrigin) {
   EXPECT_EQ(WholeOf({3, 4}), (Box{{0, 0}, {3, 4}}));
   EXPECT_EQ(WholeOf({}), (Box{{}, {}}));
 }
 
-TEST(Runs, AreAsTheHeaderSays) {
+TEST(Runs, RunsMatchTheHeadersExample) {
   const Runs runs({4, 6, 8}, {{1, 2, 0}, {2, 2, 8}});
   EXPECT_EQ(runs.count(), 2);
   EXPECT_EQ(runs.length(), 16);
@@ -40,7 +40,7 @@ TEST(Runs, AreAsTheHeaderSays) {
   EXPECT_EQ(StartsByStride(runs), (Starts{48 + 16, 96 + 16}));
 }
 
-TEST(Runs, MergeEverythingInAWholeBox) {
+TEST(Runs, RunsMergeAWholeBox) {
   const Runs runs({4, 6, 8}, WholeOf({4, 6, 8}));
   EXPECT_EQ(runs.count(), 1);
   EXPECT_EQ(runs.length(), 192);
@@ -48,14 +48,14 @@ TEST(Runs, MergeEverythingInAWholeBox) {
   EXPECT_EQ(runs.EndOfStride(0), 1);
 }
 
-TEST(Runs, MergeASliceOfTheFirstDimension) {
+TEST(Runs, RunsMergeASliceOfTheFirstDimension) {
   const Runs runs({10, 3, 5}, {{7, 0, 0}, {3, 3, 5}});
   EXPECT_EQ(runs.count(), 1);
   EXPECT_EQ(runs.length(), 45);
   EXPECT_EQ(runs.Start(0), 105);
 }
 
-TEST(Runs, OfAScalarAreOneElement) {
+TEST(Runs, ScalarIsOneRun) {
   const Runs runs({}, {{}, {}});
   EXPECT_EQ(runs.count(), 1);
   EXPECT_EQ(runs.length(), 1);
@@ -63,7 +63,7 @@ TEST(Runs, OfAScalarAreOneElement) {
   EXPECT_EQ(runs.EndOfStride(0), 1);
 }
 
-TEST(Runs, SkipOverDimensionsInBetween) {
+TEST(Runs, RunsSkipDimensionsInBetween) {
   // Dimension 1 is whole, but dimension 2 is not: no dimension before it merges.
   const Runs runs({2, 2, 4}, {{0, 0, 1}, {2, 2, 2}});
   EXPECT_EQ(runs.length(), 2);
@@ -71,7 +71,7 @@ TEST(Runs, SkipOverDimensionsInBetween) {
   EXPECT_EQ(StartsByStride(runs), (Starts{1, 5, 9, 13}));
 }
 
-TEST(Runs, EndAStrideWhereAnOuterDimensionMoves) {
+TEST(Runs, RunsEndWhereAnOuterDimensionAdvances) {
   const Runs runs({3, 4, 4}, {{1, 1, 2}, {2, 2, 1}});
   EXPECT_EQ(runs.length(), 1);
   EXPECT_EQ(runs.EndOfStride(0), 2);
@@ -80,7 +80,7 @@ TEST(Runs, EndAStrideWhereAnOuterDimensionMoves) {
   EXPECT_EQ(StartsByStride(runs), (Starts{22, 26, 38, 42}));
 }
 
-TEST(Runs, HoldOffsetsFarBeyond32Bits) {
+TEST(Runs, RunsHaveOffsetsBeyond32Bits) {
   const int64_t n = int64_t{1} << 40;
   const Runs runs({n, 1 << 20}, {{n - 2, 5}, {2, 3}});
   EXPECT_EQ(runs.count(), 2);

@@ -23,16 +23,16 @@ Piece Tile(int64_t width, int64_t row, int64_t column, int64_t rows, int64_t col
   return {.from = row * width + column, .loops = {{rows, columns, width}, {columns, 1, 1}}};
 }
 
-TEST(Coverage, OfNothing) { EXPECT_EQ(Held({}), 0); }
+TEST(Coverage, NoRunsCoverNothing) { EXPECT_EQ(Held({}), 0); }
 
-TEST(Coverage, OfRunsThatOverlap) {
+TEST(Coverage, OverlappingRunsAreCountedOnce) {
   EXPECT_EQ(Held({Stretch(0, 10), Stretch(5, 10), Stretch(20, 5)}), 20);
   EXPECT_EQ(Held({Stretch(0, 10), Stretch(0, 10)}), 10);
   EXPECT_EQ(Held({Stretch(0, int64_t{1} << 62), Stretch(1, int64_t{1} << 62)}),
             (int64_t{1} << 62) + 1);
 }
 
-TEST(Coverage, OfColumnsByThreesAndByTwos) {
+TEST(Coverage, OverlappingColumnsAreCountedOnce) {
   const auto column = [](int64_t from, int64_t count, int64_t stride) {
     return Piece{.from = from, .loops = {{count, 1, stride}}};
   };
@@ -40,7 +40,7 @@ TEST(Coverage, OfColumnsByThreesAndByTwos) {
   EXPECT_EQ(Held({column(0, 20, 3), column(1, 30, 2)}), 40);
 }
 
-TEST(Coverage, OfTilesWithAndWithoutAGap) {
+TEST(Coverage, TilesWithAndWithoutAGap) {
   constexpr int64_t kTiles = 400, kSide = 1 << 20;
   std::vector<Piece> tiles;
   for (int64_t i = 0; i < kTiles; ++i) {
@@ -54,7 +54,7 @@ TEST(Coverage, OfTilesWithAndWithoutAGap) {
   EXPECT_EQ(Held(tiles), kAll - kSide * kSide);
 }
 
-TEST(Coverage, OfManyThatOverlapInManyWays) {
+TEST(Coverage, ManyOverlapsAreCountedOnce) {
   constexpr int64_t kSteps = 20'000;  // A staircase of squares, half as wide as the matrix.
   std::vector<Piece> squares;
   for (int64_t i = 0; i < kSteps; ++i) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-TEST(DType, TableAgreesWithItself) {
+TEST(DType, DTypeTableIsConsistent) {
   EXPECT_EQ(DTypeNames(),
             (std::vector<std::string>{"f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2", "i8",
                                       "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"}));
@@ -28,7 +28,7 @@ TEST(DType, TableAgreesWithItself) {
   EXPECT_EQ(FindDType("float32"), std::nullopt);
 }
 
-TEST(DType, OtherNames) {
+TEST(DType, AcceptsOtherDTypeNames) {
   EXPECT_EQ(FindDTypeByOtherName("float8_e4m3fn"), DType::f8e4m3fn);
   EXPECT_EQ(FindDTypeByOtherName("torch.float8_e5m2"), DType::f8e5m2);
   EXPECT_EQ(FindDTypeByOtherName("jax.numpy.int64"), DType::i64);
@@ -115,7 +115,7 @@ TEST(Encode, F8E5M2RoundsToNearestEven) { CheckRounding(EncodeF8E5M2, DecodeF8E5
 
 // Encodings equal ml_dtypes' for every upper half of an f32, with lower halves near which rounding
 // changes; tests/python/test_dtypes.py lists them.
-TEST(Encode, EqualsMlDtypes) {
+TEST(Encode, EncodingEqualsMlDtypes) {
   std::ifstream file(SHARDINIT_SOURCE_DIR "/tests/vectors/encodings.txt");
   int cases = 0;
   for (std::string line; std::getline(file, line);) {
@@ -144,7 +144,7 @@ TEST(Encode, EqualsMlDtypes) {
 }
 
 // All 256 codes have the values of Micikevicius et al. 2022, "FP8 formats for deep learning".
-TEST(Decode, F8IsItsDefinition) {
+TEST(Decode, F8MatchesItsDefinition) {
   const auto value = [](int code, int exponent_bits, int mantissa_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = (code & 0x7F) >> mantissa_bits;
@@ -205,7 +205,7 @@ TEST(Encode, BytesAreLittleEndian) {
   EXPECT_EQ(bytes[7], 0x3F);
 }
 
-TEST(Decode, GivesBackWhatWasEncoded) {
+TEST(Decode, DecodeInvertsEncode) {
   for (const DTypeInfo& info : DTypes()) {
     for (const double value : {0.0, -0.0, 1.0, -1.0, -0.375, 0x1p-6, 104.0, -128.0, 448.0, 65504.0,
                                0x1p31 - 1, -0x1p31, 0x1p32 - 1, 0x1p53 - 1, 1 - 0x1p53}) {
@@ -230,7 +230,7 @@ TEST(Decode, GivesBackWhatWasEncoded) {
   EXPECT_EQ(std::string(reinterpret_cast<char*>(bytes), 8), "\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF");
 }
 
-TEST(Encode, MissingIsNoPlausibleNumber) {
+TEST(Encode, MissingValueIsNotPlausible) {
   for (const DTypeInfo& info : DTypes()) {
     uint8_t bytes[8];
     EncodeMissing(info.dtype, bytes);
