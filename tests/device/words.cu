@@ -1,14 +1,14 @@
-// Looks at each of the 2^32 words on a device: what the number types of kernels/cuda_number.h make
-// of it, against the same formulas for plain numbers, whose operations PTX rounds as IEEE 754 says;
-// and the pairs that NormalBf16() makes, against encoded exact ones. tests/device/prepare.py
-// compiles it, fills.py runs it.
+// Checks all 2^32 words on a device: compares the number types of kernels/cuda_number.h with the
+// same formulas for plain numbers, which PTX rounds as IEEE 754 defines, and the pairs of
+// NormalBf16() with encoded exact ones. tests/device/prepare.py compiles this file, and fills.py
+// runs it.
 #include "kernels/cuda.cu"
 
-using namespace shardinit;  // NOLINT: this is no header.
+using namespace shardinit;  // NOLINT: not a header
 
 namespace {
 
-// How many words have other bits, of each kind.
+// Kinds of values; the number of words with other bits is counted for each.
 enum Kind { kUniform, kNormal, kTruncated, kJaxUniform, kJaxNormal, kJaxTruncated, kBf16, kKinds };
 
 struct Parameters {
@@ -23,8 +23,8 @@ __device__ bool Differ(float a, float b) {
 
 }  // namespace
 
-// `counts` has a number for each kind, then how many pairs were made exactly. `worst` gets each
-// thread's largest error of a number made fast, divided by its bound.
+// `counts` gets a number for each kind, then the number of pairs that were computed exactly.
+// `worst` gets each thread's largest error of a fast number, divided by its bound.
 extern "C" __global__ void look_at_words(const Parameters p, uint64_t* counts, float* worst) {
   const uint32_t threads = __nvvm_read_ptx_sreg_ntid_x() * __nvvm_read_ptx_sreg_nctaid_x();
   const uint32_t thread =
@@ -35,7 +35,7 @@ extern "C" __global__ void look_at_words(const Parameters p, uint64_t* counts, f
   float error = 0;
   for (uint64_t i = thread; i < uint64_t{1} << 32; i += threads) {
     const auto word = static_cast<uint32_t>(i);
-    const uint32_t angle = word * 0x9E3779B1u + 0x7F4A7C15u;  // This takes each value once, too.
+    const uint32_t angle = word * 0x9E3779B1u + 0x7F4A7C15u;  // also each value once
     const Words<1> w = word, a = angle;
     const float first = samplers::Normal<float>(p.normal, word, angle, false);
     const float second = samplers::Normal<float>(p.normal, word, angle, true);

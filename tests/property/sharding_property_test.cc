@@ -41,7 +41,7 @@ std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64
   return chunks;
 }
 
-// Returns the indices of the rank's part of a dimension, by the definition: a list for each box.
+// Returns the indices of the rank's part of a dimension, by the definition: one list for each box.
 std::vector<std::vector<int64_t>> IndicesOf(const DimensionPartition& by, int64_t extent,
                                             const Mesh& mesh, int64_t rank) {
   std::vector<int64_t> left(static_cast<size_t>(extent));

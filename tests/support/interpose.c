@@ -1,20 +1,20 @@
-// A library that tests load into a program (LD_PRELOAD): it counts calls of the C library, and at the n-th
-// one of a kind does what a rule says. tests/python/interposed.py compiles it and writes the rules:
+// Counts a program's calls of the C library, and applies a rule at the n-th call of a kind. Tests load this library
+// with LD_PRELOAD; tests/python/interposed.py compiles it and writes the rules:
 //
-//   INTERPOSED         lines of `CALLS WHEN WHERE WHAT A B`, with tabs between
-//   INTERPOSED_STATE   a file that holds how many calls each rule met, of all processes that share it
+//   INTERPOSED         lines of `CALLS WHEN WHERE WHAT A B`, separated by tabs
+//   INTERPOSED_STATE   a file with the number of calls that each rule matched, in all processes that share it
 //
-//   CALLS   names of kCalls, with commas between
-//   WHEN    `5`: at the fifth, `5+`: from the fifth on, `5-7`: at these, `0`: never, only counted
-//   WHERE   `*`, the beginning of an absolute path, or a name without a slash: other calls are not met
-//   WHAT    is one of the words in Do() and in Meet()
+//   CALLS   names in kCalls, separated by commas
+//   WHEN    `5`: the fifth call, `5+`: all from the fifth on, `5-7`: these calls, `0`: none, only count
+//   WHERE   `*`, the beginning of an absolute path, or a name without a slash; other calls are ignored
+//   WHAT    a word in Do(), IsFar() or Meet()
 //
-// Some words make this process a client of a far file system, whose server alone knows the truth:
+// Some words make this process a client of a remote file system, whose view may be outdated:
 //
-//   late A   names that were missing once, by themselves or in a list of their folder, are so for A more looks when
-//            others have made them; only what would make a name is told that it is there
-//   old      a file's size and times are those of the first look until it is opened
-//   stale    what others removed cannot be used through a descriptor, ESTALE
+//   late A   a name that was missing, in a lookup or in a folder's list, stays missing for A more lookups after another
+//            process has made it; only calls that would make the name see it
+//   old      a file keeps the size and times of the first lookup until it is opened
+//   stale    a descriptor of a file that others have removed fails with ESTALE
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -61,20 +61,19 @@ static int rule_count;
 static uint64_t wanted;  // the calls of all rules
 static atomic_long own_state[kRules];
 static atomic_long *met = own_state;
-// What this library itself calls is not met.
+// Calls by this library itself are ignored.
 static __thread int busy __attribute__((tls_model("initial-exec")));
 
 struct Met {
   enum Call call;
-  int folder;  // of a relative path
+  int folder;  // folder of a relative path
   const char *path;
   int fd;
   off_t offset;
-  size_t size;  // of an open: 1 if it may make the file
+  size_t size;  // for an open: 1 if it may create the file
 };
-// What the caller is to do: nothing else, fail with `number`, take at most `number` bytes, return
-// `number` without the call, say another device, say what was true at the first look,
-// not say what a name in a folder is.
+// The action for a call: make it unchanged, fail with `number`, transfer at most `number` bytes, return `number` without
+// the call, report another device, report the state of the first lookup, or report no types of names in a folder.
 struct Answer {
   enum { kGoOn, kFail, kShort, kReturn, kDevice, kOld, kUntyped } what;
   long number;
@@ -82,7 +81,7 @@ struct Answer {
 
 static void Kill(void) {
   syscall(SYS_kill, getpid(), SIGKILL);
-  __builtin_trap();  // A process with walls may not send signals.
+  __builtin_trap();  // A confined process may not send signals.
 }
 
 static void Must(int holds) {
@@ -109,20 +108,20 @@ static void PathOf(const struct Met *call, char *path, size_t size) {
   strncat(path, call->path, size - strlen(path) - 1);
 }
 
-// What this process knows of a name in a folder, by whatever path; the name of the folder's list is empty.
+// A name in a folder as this process knows it, by any path. The folder's own list has an empty name.
 struct Name {
   struct Name *next;
   char *key;
-  long looks;  // at what others have made since the name was missing
+  long looks;  // lookups since another process made the missing name
   int is_own, was_missing, is_listed;
   int has_info;
-  struct stat info;  // at the first look
+  struct stat info;  // at the first lookup
 };
 static struct Name *names;
-static int is_far;  // there are rules that need names
+static int is_far;  // whether any rule needs names
 static pthread_mutex_t names_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-// Must be called with the mutex. Returns NULL if the folder of the name is not there.
+// Requires the mutex. Returns NULL if the name's folder is missing.
 static struct Name *NameOf(const char *path) {
   char folder[PATH_MAX], key[PATH_MAX + 64];
   const char *slash = strrchr(path, '/');
@@ -142,7 +141,7 @@ static struct Name *NameOf(const char *path) {
   return names = name;
 }
 
-// Has a look at a name, which is not there for so many of them if it was missing before others made it.
+// Looks a name up. Returns whether it must still appear missing: for `looks` lookups after another process made it.
 static int IsLate(const char *path, long looks) {
   struct stat info;
   const int is_missing = lstat(path, &info) != 0;
@@ -154,7 +153,7 @@ static int IsLate(const char *path, long looks) {
   return is_late;
 }
 
-// Notes which names are in a folder whose list is read for the first time. Those that come later were missing.
+// Notes the names in a folder when its list is first read. Names that appear later were missing then.
 static void ListFolder(const char *path) {
   char inside[2 * PATH_MAX];
   snprintf(inside, sizeof inside, "%s/", path);
@@ -172,7 +171,7 @@ static void ListFolder(const char *path) {
   pthread_mutex_unlock(&names_mutex);
 }
 
-// A name that this process has made is known at once. What it opens is known as it is now.
+// Notes that this process knows a name that it has made, and the current state of a file that it opens.
 static void Learn(const struct Met *call) {
   if (busy || !is_far || call->path == NULL) return;
   const int is_made = call->call == kRename || call->call == kLink || call->call == kMkdir ||
@@ -198,7 +197,7 @@ static int IsThere(const struct Rule *rule, const char *path) {
   return strcmp(slash == NULL ? path : slash + 1, rule->where) == 0;
 }
 
-// Changes of files, and of the process.
+// Applies a rule that changes files or the process. Returns whether it did.
 static int Do(const struct Rule *rule, const struct Met *call, const char *path) {
   const char *a = rule->a, *b = rule->b;
   if (strcmp(rule->what, "kill") == 0) {
@@ -217,7 +216,7 @@ static int Do(const struct Rule *rule, const struct Met *call, const char *path)
     byte ^= 0x41;
     Must(pwrite(fd, &byte, 1, atol(b)) == 1);
     const struct timespec times[] = {before.st_atim, before.st_mtim};
-    if (strcmp(rule->what, "disguise") == 0) Must(futimens(fd, times) == 0);  // as if nothing had changed
+    if (strcmp(rule->what, "disguise") == 0) Must(futimens(fd, times) == 0);  // hides the change
     close(fd);
   } else if (strcmp(rule->what, "log") == 0) {  // a line `PATH OFFSET BYTES` in A
     char line[PATH_MAX + 64];
@@ -238,10 +237,10 @@ static int Do(const struct Rule *rule, const struct Met *call, const char *path)
   return 1;
 }
 
-// Words for which the process is a client of a far file system.
+// Applies a rule that simulates a remote file system. Returns whether it did.
 static int IsFar(const struct Rule *rule, const struct Met *call, const char *path, struct Answer *answer) {
   if (strcmp(rule->what, "late") == 0) {
-    // Entries of a folder are looked at one by one (IsEntryLate).
+    // Entries of a folder are checked one by one (IsEntryLate).
     if (call->call == kReaddir || (call->call == kOpen && call->size != 0)) return 1;
     if (call->path != NULL && IsLate(path, atol(rule->a))) *answer = (struct Answer){kFail, ENOENT};
     if (call->call == kOpendir && answer->what != kFail) ListFolder(path);
@@ -264,8 +263,8 @@ static struct Answer Meet(const struct Met *call) {
   const int error = errno;
   char path[PATH_MAX] = "";
   int has_path = 0;
-  // All rules count the call before one acts. Else, while a rule waits at this call, one behind it that kills would
-  // take another thread's call for this one.
+  // All rules count the call before any rule acts. Otherwise, while one rule waits at this call, a later rule would
+  // count another thread's call first.
   long numbers[kRules];
   for (int i = 0; i < rule_count; ++i) {
     const struct Rule *rule = &rules[i];
@@ -335,7 +334,7 @@ __attribute__((constructor)) static void Start(void) {
     rule->to = *end == 0 ? rule->from : *end == '-' ? atol(end + 1) : LONG_MAX;
     is_far |= strcmp(fields[3], "late") == 0 || strcmp(fields[3], "old") == 0;
     rule->where = fields[2], rule->what = fields[3], rule->a = fields[4], rule->b = fields[5];
-    Must(rule->where[0] != '*' || rule->where[1] == 0);  // There are no patterns.
+    Must(rule->where[0] != '*' || rule->where[1] == 0);  // Patterns are not supported.
     calls |= rule->calls;
   }
   wanted = calls;
@@ -355,7 +354,7 @@ static void *Find(const char *name) {
   static result (*next)(__VA_ARGS__); \
   if (next == NULL) *(void **)&next = Find(#name)
 
-// A function that fails by returning `failed`. MET: the members of its Met.
+// Wraps a function that returns `failed` on errors. The last arguments are the members of its Met.
 #define WRAP(result, failed, name, PARAMETERS, ARGUMENTS, ...) \
   result name PARAMETERS {                                     \
     static result(*next) PARAMETERS;                           \
@@ -372,7 +371,7 @@ static void *Find(const char *name) {
     return failed;                                             \
   }
 
-// Reads or writes, which may do less than they are asked for.
+// Wraps reads and writes, which may transfer fewer bytes than requested.
 #define WRAP_SIZED(result, name, PARAMETERS, ARGUMENTS, ...)                                 \
   result name PARAMETERS {                                                                   \
     static result(*next) PARAMETERS;                                                         \
@@ -435,7 +434,7 @@ WRAP(FILE *, NULL, fopen64, (const char *path, const char *mode), (path, mode), 
 WRAP(DIR *, NULL, opendir, (const char *path), (path), kOpendir, AT_FDCWD, path, -1, 0, 0)
 WRAP(DIR *, NULL, fdopendir, (int fd), (fd), kOpendir, -1, NULL, fd, 0, 0)
 
-// Says whether a rule has an entry of the folder come late.
+// Returns whether a rule hides this entry of the folder.
 static int IsEntryLate(DIR *folder, const char *entry) {
   if (busy || !is_far || entry[0] == '.') return 0;
   busy = 1;
@@ -481,7 +480,7 @@ WRAP(ssize_t, -1, writev, (int fd, const struct iovec *parts, int count), (fd, p
 WRAP_SIZED(ssize_t, pwrite, (int fd, const void *from, size_t size, off_t at), (fd, from, size, at), kPwrite, -1, NULL, fd, at, size)
 WRAP_SIZED(ssize_t, pwrite64, (int fd, const void *from, size_t size, off64_t at), (fd, from, size, at), kPwrite, -1, NULL, fd, at, size)
 
-// Replaces what is true by what was true at the first look.
+// Replaces the file's state by its state at the first lookup.
 static void GrowOld(const struct Met *call, struct stat *info) {
   busy = 1;
   char path[PATH_MAX];
@@ -533,7 +532,7 @@ WRAP(int, -1, rmdir, (const char *path), (path), kUnlink, AT_FDCWD, path, -1, 0,
 WRAP(int, -1, mkdir, (const char *path, mode_t mode), (path, mode), kMkdir, AT_FDCWD, path, -1, 0, 0)
 WRAP(int, -1, mkdirat, (int folder, const char *path, mode_t mode), (folder, path, mode), kMkdir, folder, path, -1, 0, 0)
 
-// The descriptor is closed even where the call says that it failed.
+// Closes the descriptor even if the call must fail.
 int close(int fd) {
   NEXT(int, close, int);
   const struct Met call = {kClose, -1, NULL, fd, 0, 0};
@@ -562,7 +561,7 @@ WRAP(pid_t, -1, fork, (void), (), kFork, -1, NULL, -1, 0, 0)
 WRAP(int, -1, pipe2, (int ends[2], int flags), (ends, flags), kPipe, -1, NULL, -1, 0, 0)
 WRAP(int, (int)answer.number, pthread_create, (pthread_t *thread, const pthread_attr_t *how, void *(*body)(void *), void *of), (thread, how, body, of), kThread, -1, NULL, -1, 0, 0)
 
-// Some calls are made by their number.
+// Wraps system calls that programs make by number.
 long syscall(long number, ...) {
   NEXT(long, syscall, long, ...);
   long words[6];
@@ -591,17 +590,17 @@ long syscall(long number, ...) {
   return -1;
 }
 
-// Memory. The loader itself needs some before anything can be looked up.
+// Memory. The loader needs some before it can find any function.
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-// The place of such a call is the library that makes it. dladdr() would look for the function, too, and a command
-// asks for memory ten thousand times.
+// The path of such a call is the calling library's. dladdr() would also search for the function, which is too slow:
+// a command allocates memory ten thousand times.
 static int IsRefused(void *caller, size_t size) {
   const char *library = "";
   struct dl_find_object of;
   if (!busy && (wanted >> kMalloc & 1) != 0 && _dl_find_object(caller, &of) == 0) library = of.dlfo_link_map->l_name;
-  // The program has no name there.
+  // The program itself has an empty name.
   const struct Met call = {kMalloc, -1, *library != 0 ? library : "/", -1, 0, size};
   const int refused = Meet(&call).what == kFail;
   if (refused) errno = ENOMEM;

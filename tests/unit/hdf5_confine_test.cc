@@ -99,7 +99,7 @@ TEST_F(ConfineTest, ConfinedProcessCannotDoHarm) {
     return IsConfined() ? FirstAllowed(there_) : kUnconfined;
   });
   if (!HasKernelFilters()) GTEST_SKIP() << "not tested: the kernel has no seccomp filters";
-  EXPECT_EQ(status, 0) << "the number of what was not refused, or 99: nothing is";
+  EXPECT_EQ(status, 0) << "the first action that was allowed, or 99 if nothing is confined";
   EXPECT_NE(access("confine-new", F_OK), 0);
 }
 
