@@ -67,7 +67,7 @@ def compare(made, wanted, spec, path, offset, same=np.array_equal, how=""):
                      f"{both[0]}, the other one {both[1]}\n{json.dumps(spec)}{how}")
 
 
-def alone(spec, *paths):
+def only_tensors(spec, *paths):
     """Returns the spec with only these drawn tensors."""
     return spec | {"modules": {path: spec["modules"][path] for path in paths}}
 
@@ -96,7 +96,7 @@ def draw_box(rng, shape, most):
     return offset[::-1], extent[::-1]
 
 
-def slices_of(offset, extent):
+def box_slices(offset, extent):
     return tuple(slice(o, o + n) for o, n in zip(offset, extent))
 
 
@@ -167,7 +167,7 @@ def planned(spec):
         return {t["path"]: t for t in json.loads(run_ok("graph", "--json", file.name).stdout)["logical"]}
 
 
-def most_of(tensor):
+def elements_at_a_time(tensor):
     """Returns how many elements of a planned tensor to compute at a time."""
     return BOXES.get(next(iter(tensor["init"])), BOX)
 
@@ -200,8 +200,8 @@ def compare_views(rng, spec):
     with shardinit.open_spec(text=json.dumps(spec), layout="other") as opened:
         for path, (_, shape, place_of) in views.items():
             for _ in range(2):
-                offset, extent = draw_box(rng, shape, most_of(plan["a"]))
-                made = opened.generate(f"v{path}", slices_of(offset, extent))
+                offset, extent = draw_box(rng, shape, elements_at_a_time(plan["a"]))
+                made = opened.generate(f"v{path}", box_slices(offset, extent))
                 at = np.meshgrid(*[np.arange(o, o + n) for o, n in zip(offset, extent)], indexing="ij")
                 drawn, there = place_of([c.ravel() for c in at])
                 indices = np.zeros(made.size, np.int64)
@@ -228,10 +228,10 @@ def compare_reference(rng, case, elements):
     with shardinit.open_spec(text=json.dumps(spec)) as opened:
         for path, tensor in plan.items():
             for _ in range(3):
-                offset, extent = draw_box(rng, tensor["global_shape"], most_of(tensor))
-                made = bits_of(opened.generate(path, slices_of(offset, extent)))
+                offset, extent = draw_box(rng, tensor["global_shape"], elements_at_a_time(tensor))
+                made = bits_of(opened.generate(path, box_slices(offset, extent)))
                 wanted = elements_of(spec, tensor, reference.indices_of(tensor["global_shape"], offset, extent))
-                yield compare(made, wanted.reshape(extent), alone(spec, path), path, offset)
+                yield compare(made, wanted.reshape(extent), only_tensors(spec, path), path, offset)
 
 
 # XLA ------------------------------------------------------------------------------
@@ -313,10 +313,10 @@ class Xla:
                 if not boxes:
                     continue
                 (offset, extent), = boxes
-                made = bits_of(opened.generate(name, slices_of(offset, extent)))
-                words = words[slices_of([0] * len(extent), extent)]  # Other ranks' boxes are padded.
+                made = bits_of(opened.generate(name, box_slices(offset, extent)))
+                words = words[box_slices([0] * len(extent), extent)]  # Other ranks' boxes are padded.
                 how = f"\nshardinit program {' '.join(options)}"
-                yield compare(made, words, alone(spec, name), name, offset, how=how)
+                yield compare(made, words, only_tensors(spec, name), name, offset, how=how)
 
     @staticmethod
     def at_border(rng, spec):
@@ -489,7 +489,7 @@ class Jax:
                 for size, start in zip(shape, offset):
                     first = first * size + start
                 wanted = np.asarray(sampler(self.key_at(key, first), (extent[-1],))).astype(DTYPES[dtype])
-                made = opened.generate("w", slices_of(offset, extent))
+                made = opened.generate("w", box_slices(offset, extent))
                 yield compare(made, wanted.reshape(extent), spec, "w", offset, same)
 
 

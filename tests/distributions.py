@@ -87,7 +87,7 @@ def statistics(values, below, above):
     return largest, -n - total
 
 
-def values_of(engine, init, count, seed, folder):
+def generate_values(engine, init, count, seed, folder):
     columns = 10_000
     spec = folder / "spec.yaml"
     spec.write_text(f"shardinit: 1\nname: values\nengine: {engine}\ndtype: f32\nseed: {seed}\n"
@@ -108,7 +108,7 @@ def main(count=100_000_000, seed=0):
             if name == "tail" and engine != ENGINES[0]:
                 continue  # JAX has few f32 values in this tail, and PyTorch draws it in another way.
             with tempfile.TemporaryDirectory() as scratch:
-                values = values_of(engine, init, count, seed, pathlib.Path(scratch))
+                values = generate_values(engine, init, count, seed, pathlib.Path(scratch))
             largest, a2 = statistics(values, below, above)
             chances = scipy.special.kolmogorov(largest * np.sqrt(len(values))), chance_of_more(a2)
             worst = min(worst, *chances)

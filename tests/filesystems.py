@@ -542,11 +542,11 @@ def fill(path, leave):
     call("sync", "--file-system", path.parent)
 
 
-def kind_of(mount):
+def file_system_type(mount):
     return call("findmnt", "--noheadings", "--output", "FSTYPE", "--target", mount)
 
 
-def use(name, folder, wanted, seed):
+def try_file_system(name, folder, wanted, seed):
     """Returns the errors on a file system."""
     begin = time.monotonic()
     with Machine(folder) as machine:
@@ -559,7 +559,7 @@ def use(name, folder, wanted, seed):
             except Exception:
                 place.note(f"{disturbed.__name__}: {traceback.format_exc()}")
         counts = ", ".join(f"{count} {what}" for what, count in sorted(place.counts.items()) if count)
-        print(f"{name} ({kind_of(mounts[0])}, {'with' if place.direct else 'no'} O_DIRECT, "
+        print(f"{name} ({file_system_type(mounts[0])}, {'with' if place.direct else 'no'} O_DIRECT, "
               f"{'with' if place.has_modes else 'no'} modes): {counts}; "
               f"{len(place.wrong)} wrong; {time.monotonic() - begin:.0f} s", flush=True)
         return place.wrong
@@ -572,7 +572,7 @@ def refuses_buckets(folder):
         mount = machine.mount("rclone", "mount", "--daemon", f":local:{store}")
         result = run_tool("gen", "llama3-tiny", "-o", mount / "out")
         said = result.returncode == 2 and "is in a mount of an object store" in result.stderr
-        print(f"rclone ({kind_of(mount)}): {'refused' if said else f'wrong: {result}'}", flush=True)
+        print(f"rclone ({file_system_type(mount)}): {'refused' if said else f'wrong: {result}'}", flush=True)
         return [] if said else ["not refused"]
 
 
@@ -583,7 +583,7 @@ def main(names, seed):
         reference = pathlib.Path(scratch, "wanted")
         reference.mkdir()
         wanted = Wanted(reference)
-        jobs = {name: lambda folder, name=name: use(name, folder, wanted, seed) for name in FILE_SYSTEMS}
+        jobs = {name: lambda folder, name=name: try_file_system(name, folder, wanted, seed) for name in FILE_SYSTEMS}
         jobs["rclone"] = refuses_buckets
         for number, name in enumerate(names or jobs):
             folder = pathlib.Path(scratch, f"machine{number}")

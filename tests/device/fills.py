@@ -319,11 +319,11 @@ def speed(options):
     say(f"speed of one tensor of [{SIDE}, {SIDE}], GB/s written; torch: the same by torch.Tensor's own method")
     for name, dtype in {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16,
                         "f8e4m3fn": torch.float8_e4m3fn}.items():  # fmt: skip
-        speed_of(name, torch.empty(SIDE, SIDE, dtype=dtype, device="cuda"))
+        measure_speed(name, torch.empty(SIDE, SIDE, dtype=dtype, device="cuda"))
         torch.cuda.empty_cache()
 
 
-def speed_of(name, memory):
+def measure_speed(name, memory):
     size, plain, stream = memory.element_size(), memory.view(torch.uint8), torch.cuda.current_stream().cuda_stream
     took = {"write (fill_)": seconds(lambda: plain.fill_(3)) / SIDE}  # seconds of a column
     if size > 1:
@@ -345,7 +345,7 @@ def speed_of(name, memory):
 # FSDP2 --------------------------------------------------------------------------
 
 
-def config_of(spec_path):
+def load_config(spec_path):
     """Returns the shipped spec of Mistral 7B."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs", spec_path)
 
@@ -361,7 +361,7 @@ def fsdp2(options):
 
     torch.distributed.init_process_group("nccl", rank=0, world_size=1, store=torch.distributed.HashStore())
     mesh = init_device_mesh("cuda", (1,), mesh_dim_names=("fsdp",))
-    path = config_of("mistral-7b-v0.3.yaml")
+    path = load_config("mistral-7b-v0.3.yaml")
     config = transformers.MistralConfig(
         vocab_size=32768, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
         num_key_value_heads=8, max_position_embeddings=32768, rope_theta=1e6, sliding_window=None,
@@ -384,7 +384,7 @@ def fsdp2(options):
 
     tokens = torch.arange(512, device="cuda").reshape(1, 512) * 61 % 32768
 
-    def loss_of(model):
+    def compute_loss(model):
         with torch.no_grad():
             return model(input_ids=tokens, labels=tokens, use_cache=False).loss.float().item()
 
@@ -397,7 +397,7 @@ def fsdp2(options):
         if turn != "third":
             del model
             torch.cuda.empty_cache()
-    by_spec = loss_of(model)
+    by_spec = compute_loss(model)
     del model
     torch.cuda.empty_cache()
     with shardinit.torch.from_spec(path, set={"seed": 1}, device="cuda"):
@@ -412,7 +412,7 @@ def fsdp2(options):
         shardinit.torch.load_into(model, made)
         torch.cuda.synchronize()
         say(f"fsdp2: load_into from the files {time.monotonic() - begin:.1f} s")
-        by_files = loss_of(model)
+        by_files = compute_loss(model)
     say(f"fsdp2: loss at step 0 by from_spec {by_spec!r}, by the processor's files {by_files!r}; "
         f"ln(vocabulary) is {math.log(32768):.4f}")
     if by_spec != by_files or not abs(by_spec - math.log(32768)) < 2:

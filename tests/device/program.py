@@ -61,7 +61,7 @@ class Difference:
     is_listed: bool = False
 
 
-def difference_of(result, made, expected, listed):
+def find_difference(result, made, expected, listed):
     """Compares an array with a described result; returns None if the bits are equal."""
     shape, size = tuple(result["shape"]), result["size"]
     if made.shape != shape or made.dtype.itemsize != size:
@@ -134,7 +134,7 @@ class Session:
             end = start + result["words"] * result["size"]
             expected, start = words[start:end].view(f"u{result['size']}"), end
             listed = case["may_differ"].get(result["name"], [])
-            found = difference_of(result, np.asarray(made[result["name"]]), expected, listed)
+            found = find_difference(result, np.asarray(made[result["name"]]), expected, listed)
             if found:
                 outcome.differences.append(found)
             else:
@@ -207,7 +207,7 @@ class Session:
 
 # Speed --------------------------------------------------------------------------
 
-def seconds_of(make, runs):
+def median_seconds(make, runs):
     """Returns the median of the seconds from calling `make` until its arrays are computed."""
     import jax
 
@@ -238,11 +238,11 @@ def measure(session, cases, runs, deadline):
             arguments = session.arguments(case, module)
             session.compare(case, [part for part, in module.run(arguments)], outcome, module.names)
             outcome.running = time.monotonic() - begin
-            seconds = seconds_of(lambda: module.run(arguments), runs)
+            seconds = median_seconds(lambda: module.run(arguments), runs)
             dtype = {"bf16": "bfloat16", "f32": "float32"}[case["dtype"]]
             normal = jax.jit(lambda key: jax.random.normal(key, shape, dtype))
             key = jax.random.key(0)
-            by_jax = seconds_of(lambda: normal(key), runs)
+            by_jax = median_seconds(lambda: normal(key), runs)
             count = int(np.prod(shape))
             lines.append(f"{count / seconds / 1e9:9.2f} {count / by_jax / 1e9:14.2f} {by_jax / seconds:7.2f}  "
                          f"{case['name']}")

@@ -97,7 +97,7 @@ class Slurm:
             kill_tree(daemon.pid)
             daemon.wait()
         # The processes that run a job's step are not children of the daemon, but write to its log.
-        for step in users_of(self.folder / f"log/slurmd-n{node}.log"):
+        for step in processes_using(self.folder / f"log/slurmd-n{node}.log"):
             kill_tree(step)
 
     def run(self, *command):
@@ -136,7 +136,7 @@ class Slurm:
             os.kill(int((self.folder / "munge/pid").read_text()), signal.SIGTERM)
 
 
-def users_of(path):
+def processes_using(path):
     """Returns the processes that have a file open."""
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc")):

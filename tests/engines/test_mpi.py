@@ -40,7 +40,7 @@ exec sh -c "$*"
     return env
 
 
-def script_of(tmp_path, *options):
+def write_job(tmp_path, *options):
     script = tmp_path / "job.sh"
     script.write_text(run_ok("jobs", "mpi", *options).stdout.replace("sleep 60", "sleep 1"))
     return script
@@ -49,7 +49,7 @@ def script_of(tmp_path, *options):
 def test_mpi_job_on_three_nodes_makes_the_folder(cluster, tmp_path):
     run_ok("gen", "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", tmp_path / "whole")
     out = tmp_path / 'out "$(x)" it\'s'
-    script = script_of(tmp_path, "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", out, "--nodes", len(NODES))
+    script = write_job(tmp_path, "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", out, "--nodes", len(NODES))
     result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     assert result.returncode == 0, result.stdout
     assert result.stdout.count("shardinit: wrote") == 3, result.stdout
@@ -64,7 +64,7 @@ def test_mpi_job_on_three_nodes_fills_a_bucket(cluster, tmp_path, object_store):
     (programs / "here").write_text(here.replace("exec", 'exec env -i PATH="$PATH"'))
     run_ok("gen", "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", tmp_path / "whole")
     words = ["llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", "s3://bucket/it's $x", "--nodes", len(NODES)]
-    result = subprocess.run(["sh", script_of(tmp_path, *words)], env={**cluster, **object_store.environment}, text=True,
+    result = subprocess.run(["sh", write_job(tmp_path, *words)], env={**cluster, **object_store.environment}, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     assert result.returncode == 0 and result.stdout.count("shardinit: wrote") == 3, result.stdout
     object_store.download("it's $x", tmp_path / "made")
@@ -75,7 +75,7 @@ def test_mpi_process_uses_all_cores(cluster, tmp_path):
     cores = tmp_path / "cores"
     cores.write_text(f"#!/bin/sh\n[ $1 = finalize ] || nproc >> {tmp_path / 'seen'}\n")
     cores.chmod(0o755)
-    script = script_of(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", len(NODES))
+    script = write_job(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", len(NODES))
     script.write_text(script.read_text().replace("shardinit=shardinit", f"shardinit={cores}"))
     subprocess.run(["sh", script], env=cluster, check=True, timeout=120)
     assert (tmp_path / "seen").read_text().split() == [str(len(os.sched_getaffinity(0)))] * 3
@@ -84,7 +84,7 @@ def test_mpi_process_uses_all_cores(cluster, tmp_path):
 @pytest.mark.parametrize("status, runs", [(2, 1), (4, 1), (70, 1), (3, 3), (137, 3)])
 def test_mpi_job_retries_only_transient_failures(cluster, tmp_path, status, runs):
     """Errors that would recur are not retried; others are retried twice."""
-    script = script_of(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", 1)
+    script = write_job(tmp_path, "llama3-tiny", "-o", tmp_path / "out", "--nodes", 1)
     fails = tmp_path / "fails"
     end = "kill -9 $$" if status == 137 else f"exit {status}"
     fails.write_text(f"#!/bin/sh\necho >> {tmp_path / 'runs'}\n{end}\n")
@@ -101,6 +101,6 @@ def test_unknown_mpirun_is_rejected(tmp_path):
     programs.mkdir()
     (programs / "mpirun").write_text("#!/bin/sh\necho Something 1.0\n")
     (programs / "mpirun").chmod(0o755)
-    script = script_of(tmp_path, "llama3-tiny", "-o", tmp_path / "out")
+    script = write_job(tmp_path, "llama3-tiny", "-o", tmp_path / "out")
     result = subprocess.run(["sh", script], env={**CLEAN, "PATH": f"{programs}:{os.environ['PATH']}"}, text=True, stderr=subprocess.PIPE)
     assert result.returncode == 127 and "neither" in result.stderr and not pathlib.Path(tmp_path / "out").exists()

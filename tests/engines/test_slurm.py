@@ -47,11 +47,11 @@ def set_delay(tmp_path, seconds):
     (tmp_path / "delay").write_text(str(seconds))
 
 
-def log_of(tmp_path, job):
+def job_log(tmp_path, job):
     return "\n".join(f.read_text() for f in sorted(tmp_path.glob(f"slurm-{job}*.out")))
 
 
-def processes_of(folder):
+def running_processes(folder):
     """Returns the runs of shardinit that write to the folder."""
     found = subprocess.run(["ps", "-eww", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
     return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
@@ -60,9 +60,9 @@ def processes_of(folder):
 def test_slurm_job_on_four_nodes_makes_the_folder(slurm, made, tmp_path):
     script, out = made("--nodes", 4)
     job = slurm.submit("--wait", script, cwd=tmp_path)
-    assert slurm.job(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
+    assert slurm.job(job)["ExitCode"] == "0:0", job_log(tmp_path, job)
     assert tree_of(out) == tree_of(tmp_path / "whole")
-    assert log_of(tmp_path, job).count("shardinit: wrote 8.4 MB") == 4
+    assert job_log(tmp_path, job).count("shardinit: wrote 8.4 MB") == 4
     # Another number of nodes makes the same folder, and finds it complete.
     job = slurm.submit("--wait", "--nodes=3", script, cwd=tmp_path)
     assert slurm.job(job)["NumNodes"] == "3" and tree_of(out) == tree_of(tmp_path / "whole")
@@ -84,13 +84,13 @@ def test_slurm_job_requeues_itself_after_sigkill(slurm, made, tmp_path):
     set_delay(tmp_path, 20)
     job = slurm.submit(script, cwd=tmp_path)
     for restart in range(4):
-        os.kill(wait_for(lambda: processes_of(out))[0], signal.SIGKILL)
+        os.kill(wait_for(lambda: running_processes(out))[0], signal.SIGKILL)
         if restart < 3:
             wait_for(lambda: f"Restarts={restart + 1}" in slurm.run("scontrol", "show", "job", job))
-            wait_for(lambda: not processes_of(out))
+            wait_for(lambda: not running_processes(out))
             slurm.begin_now(job)
     ended = slurm.end_of(job)
-    assert ended["JobState"] == "FAILED" and ended["ExitCode"] == "137:0", log_of(tmp_path, job)
+    assert ended["JobState"] == "FAILED" and ended["ExitCode"] == "137:0", job_log(tmp_path, job)
     set_delay(tmp_path, 0)
     job = slurm.submit("--wait", script, cwd=tmp_path)
     assert slurm.job(job)["ExitCode"] == "0:0" and tree_of(out) == tree_of(tmp_path / "whole")
@@ -101,7 +101,7 @@ def test_slurm_job_does_not_retry_mistakes(slurm, made, tmp_path):
     run_ok("gen", "llama3-tiny", "-o", out)  # another plan
     job = slurm.submit(script, cwd=tmp_path)
     ended = slurm.end_of(job)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "4:0", "0"), log_of(tmp_path, job)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "4:0", "0"), job_log(tmp_path, job)
 
 
 def test_slurm_job_requeues_itself_before_the_time_limit(slurm, made, tmp_path):
@@ -111,11 +111,11 @@ def test_slurm_job_requeues_itself_before_the_time_limit(slurm, made, tmp_path):
     # Slurm signals the job a minute before its limit: here at once.
     job = slurm.submit("--time=1", script, cwd=tmp_path)
     wait_for(lambda: slurm.job(job)["Restarts"] == "1", 100)
-    wait_for(lambda: not processes_of(out))
+    wait_for(lambda: not running_processes(out))
     set_delay(tmp_path, 0)
     slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     slurm.begin_now(job)
-    assert slurm.end_of(job, 300)["ExitCode"] == "0:0", log_of(tmp_path, job)
+    assert slurm.end_of(job, 300)["ExitCode"] == "0:0", job_log(tmp_path, job)
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
@@ -125,7 +125,7 @@ def test_slurm_job_resumes_after_a_lost_node(slurm, made, tmp_path):
     set_delay(tmp_path, 30)
     wait_for(slurm.is_idle)
     job = slurm.submit(script, cwd=tmp_path)
-    wait_for(lambda: len(processes_of(out)) == 3)
+    wait_for(lambda: len(running_processes(out)) == 3)
     assert slurm.job(job)["NodeList"] == "n[1-3]"
     slurm.kill_node(2)
     try:
@@ -133,7 +133,7 @@ def test_slurm_job_resumes_after_a_lost_node(slurm, made, tmp_path):
         set_delay(tmp_path, 0)
         slurm.begin_now(job)
         ended = slurm.end_of(job)
-        assert (ended["ExitCode"], ended["NodeList"]) == ("0:0", "n[1,3-4]"), log_of(tmp_path, job)
+        assert (ended["ExitCode"], ended["NodeList"]) == ("0:0", "n[1,3-4]"), job_log(tmp_path, job)
     finally:
         slurm.start_node(2)
     assert tree_of(out) == tree_of(tmp_path / "whole")
@@ -145,7 +145,7 @@ def test_two_slurm_jobs_can_share_a_folder(slurm, made, tmp_path):
     set_delay(tmp_path, 2)
     jobs = [slurm.submit(script, cwd=tmp_path), slurm.submit("--nodes=1", script, cwd=tmp_path)]
     for job in jobs:
-        assert slurm.end_of(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
+        assert slurm.end_of(job)["ExitCode"] == "0:0", job_log(tmp_path, job)
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 

@@ -36,13 +36,13 @@ COPIES = ["ema", "model_ema", "state_dict_ema", "best_model", "teacher", "discri
 FORMATS = ["pt", "legacy", "dcp", "names", "safetensors", "zarr"]
 
 
-def weights_of(seed, names):
+def random_weights(seed, names):
     bits = np.random.default_rng(seed)
     return {name: torch.from_numpy(bits.random((2 + i, 3) if name.endswith("weight") else 3 + i, np.float32))
             for i, name in enumerate(names)}
 
 
-def state_of(kind, weights):
+def make_state(kind, weights):
     """Returns the state of a PyTorch optimizer after a step, with parameters by name or number."""
     by_name, kind = kind.endswith("-by-name"), kind.removesuffix("-by-name")
     parameters = [torch.nn.Parameter(t.clone()) for t in weights.values()]
@@ -128,15 +128,15 @@ def can_be_known(case):
 
 def write(case, folder):
     """Writes the run. Returns its path, the model, the tensors of the copy, and the number of tensors."""
-    weights = weights_of(case["seed"], case["names"])
-    copy = weights_of(case["seed"] + 1, case["names"])
+    weights = random_weights(case["seed"], case["names"])
+    copy = random_weights(case["seed"] + 1, case["names"])
     tree = {}
     if case["wrapper"]:
         put(tree, case["wrapper"], dict(weights))
     else:
         tree.update(weights)
     for name, kind in case["optimizers"]:
-        put(tree, case["at"] + name, state_of(kind, weights))
+        put(tree, case["at"] + name, make_state(kind, weights))
     for name in case["others"]:
         put(tree, case["at"] + name, OTHERS[name])
     if case["copy"]:
@@ -207,8 +207,8 @@ def test_generated_models_are_found_in_folders_of_a_run(case):
 
 def test_inspect_reads_optimizer_state_on_request(tmp_path):
     """A part without weights can be chosen, too."""
-    weights = weights_of(1, ["a.weight", "b.bias"])
-    torch.save({"model": weights, "optimizer": state_of("adamw-by-name", weights), "epoch": 3}, tmp_path / "in.pt")
+    weights = random_weights(1, ["a.weight", "b.bias"])
+    torch.save({"model": weights, "optimizer": make_state("adamw-by-name", weights), "epoch": 3}, tmp_path / "in.pt")
     shown = run_json("inspect", tmp_path / "in.pt", "--part-of-file", "optimizer.state")
     assert {t["path"] for t in shown["tensors"]} == {f"{n}.{s}" for n in weights for s in ("exp_avg", "exp_avg_sq", "step")}
     assert shown["part"] == "optimizer.state" and shown["others"]["model"] == {
@@ -220,7 +220,7 @@ def test_inspect_reads_optimizer_state_on_request(tmp_path):
     assert result.returncode == 2 and "has no part `modl` with tensors" in result.stderr and "`model`, `optimizer`" in result.stderr
 
 
-def ranks_of(tree, name):
+def split_into_ranks(tree, name):
     """Returns the files of two ranks, each with half of the matrices' rows."""
     return {rank: {**tree, name: {n: t.chunk(2)[rank] for n, t in tree[name].items()}} for rank in range(2)}
 
@@ -242,8 +242,8 @@ RANKS = {
 @pytest.mark.parametrize("case", RANKS)
 def test_one_ranks_file_is_rejected_next_to_its_siblings(tmp_path, case):
     name, sibling, joins = RANKS[case]
-    weights = weights_of(1, ["a.weight", "b.weight"])
-    for rank, tree in ranks_of({"model": weights, "iteration": 3}, "model").items():
+    weights = random_weights(1, ["a.weight", "b.weight"])
+    for rank, tree in split_into_ranks({"model": weights, "iteration": 3}, "model").items():
         path = tmp_path / "run" / name.format(rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(tree, path)
@@ -258,7 +258,7 @@ def test_one_ranks_file_is_rejected_next_to_its_siblings(tmp_path, case):
 
 def test_numbered_files_are_not_mistaken_for_ranks(tmp_path):
     """Numbers of LoRA ranks and of successive checkpoints are not taken for ranks of processes."""
-    weights = weights_of(1, ["a.weight"])
+    weights = random_weights(1, ["a.weight"])
     for name in ("lora_rank8.pt", "lora_rank16.pt", "checkpoint_1.pt", "checkpoint_2.pt", "epoch_0.pt", "epoch_1.pt"):
         torch.save(weights, tmp_path / name)
     for path in tmp_path.iterdir():
@@ -268,7 +268,7 @@ def test_numbered_files_are_not_mistaken_for_ranks(tmp_path):
 def test_one_ranks_file_is_rejected_by_its_content(tmp_path):
     """One rank's file is refused if its content shows it: Megatron's arguments, ZeRO's shapes or FSDP's flat
     parameters."""
-    weights = weights_of(1, ["a.weight", "b.weight"])
+    weights = random_weights(1, ["a.weight", "b.weight"])
     for name in ("tensor", "pipeline", "expert"):
         for size in (1, 2):
             args = argparse.Namespace(**{f"{name}_model_parallel_size": size, "lr": 1.0})
@@ -314,7 +314,7 @@ def save_parts(rank, folder):
     fsdp = torch.distributed.fsdp
     layer = torch.nn.Linear(4, 4)
     fsdp.fully_shard(layer, mesh=mesh)
-    states = {"fsdp2": layer.state_dict(), "optimizer": {"model": weights_of(1, ["a.weight"]), "optimizer": layer.state_dict()}}
+    states = {"fsdp2": layer.state_dict(), "optimizer": {"model": random_weights(1, ["a.weight"]), "optimizer": layer.state_dict()}}
     wrapped = fsdp.FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=torch.device("cpu"))
     for kind in ("LOCAL_STATE_DICT", "SHARDED_STATE_DICT"):
         with fsdp.FullyShardedDataParallel.state_dict_type(wrapped, getattr(fsdp.StateDictType, kind)):

@@ -69,7 +69,7 @@ def renamed(case, name, base):
     return case["prefix"] + ".".join(parts)
 
 
-def folder_of(case, folder):
+def write_folder(case, folder):
     """Writes the model under other names. Returns the expected tensors; None if the run must be
     refused."""
     state, config, cls = saved(case["family"], case["changes"])
@@ -111,7 +111,7 @@ def may_be_refused(case):
 def test_convert_resolves_generated_renamings(case):
     with tempfile.TemporaryDirectory() as name:
         folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
-        wanted = folder_of(case, folder)
+        wanted = write_folder(case, folder)
         result = run_tool("convert", folder, "--to", "safetensors", "--layout", "hub", "-o", out)
         if result.returncode != 0:
             assert result.returncode == 2 and not out.exists(), (case, result)

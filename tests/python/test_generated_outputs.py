@@ -45,7 +45,7 @@ def cases(draw):
             "other": draw(st.sampled_from(PROGRAM))}
 
 
-def words_of(name):
+def command_words(name):
     return OUTPUTS[name][0] if name in OUTPUTS else FOLDERS[name]
 
 
@@ -55,10 +55,10 @@ def make(case, folder, path):
     if kind == "empty":
         path.touch()
     elif kind == "ours" and case["command"] in FOLDERS:
-        run_tool(*words_of(case["command"]), path, cwd=folder)
+        run_tool(*command_words(case["command"]), path, cwd=folder)
     elif kind in ("ours", "another option's"):
         other = case["command"] if kind == "ours" else case["other"]
-        assert run_tool(*words_of(other), path, cwd=folder).returncode == 0
+        assert run_tool(*command_words(other), path, cwd=folder).returncode == 0
     elif kind == "mine":
         path.write_text("mine\n")
     elif kind == "hard link to an input":
@@ -95,7 +95,7 @@ def snapshot(folder):
 
 
 def run(case, folder, given_path):
-    words = [*words_of(case["command"]), given_path, *(["--force"] if case["force"] else [])]
+    words = [*command_words(case["command"]), given_path, *(["--force"] if case["force"] else [])]
     if case["kind"] == "closed stdout":
         return run_tool(*words, cwd=folder, wrap=["sh", "-c", '"$@" >&-', "sh"])
     if case["kind"] != "FIFO":
@@ -147,7 +147,7 @@ def test_generated_outputs_replace_only_their_own_files(case):
         folder = pathlib.Path(scratch)
         (folder / "spec.yaml").write_text(SPEC)
         (folder / "config.json").write_text(CONFIG)
-        if case["kind"] in ("checkpoint", "export") or {"source"} & set(words_of(case["command"])):
+        if case["kind"] in ("checkpoint", "export") or {"source"} & set(command_words(case["command"])):
             assert run_tool("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
             assert run_tool("export", "spec.yaml", "--to", "safetensors", "-o", "exported", cwd=folder).returncode == 0
         here = os.getcwd()
@@ -157,12 +157,12 @@ def test_generated_outputs_replace_only_their_own_files(case):
         finally:
             os.chdir(here)
         target = named if named in ("spec.yaml", "none/out") else "out"
-        if case["kind"] == "input" and words_of(case["command"])[1] == "config.json":
+        if case["kind"] == "input" and command_words(case["command"])[1] == "config.json":
             named = target = "config.json"
         for i in range(case["links"] if not named.startswith(("s3:", "/dev", "spec.yaml/")) else 0):
             (folder / f"link{i}").symlink_to(named)
             named = f"link{i}"
-        if case["kind"] == "hard link to an input" and words_of(case["command"])[1] == "config.json":
+        if case["kind"] == "hard link to an input" and command_words(case["command"])[1] == "config.json":
             (folder / "out").unlink()
             os.link(folder / "config.json", folder / "out")
         before = snapshot(folder)
@@ -186,7 +186,7 @@ def test_generated_outputs_survive_a_full_disk(case):
         folder = pathlib.Path(scratch)
         (folder / "spec.yaml").write_text(SPEC)
         (folder / "config.json").write_text(CONFIG)
-        if "source" in words_of(case["command"]):
+        if "source" in command_words(case["command"]):
             assert run_tool("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
         with mounted(folder) as disk:
             make(case, folder, disk / "out")
@@ -194,7 +194,7 @@ def test_generated_outputs_survive_a_full_disk(case):
             if case["link"] and case["command"] in OUTPUTS:
                 (folder / "link").symlink_to("disk/out")
                 named = folder / "link"
-            words = [*words_of(case["command"]), named, *(["--force"] if case["force"] else [])]
+            words = [*command_words(case["command"]), named, *(["--force"] if case["force"] else [])]
             before = snapshot(disk)
             with Full(disk, case["blocks"] * BLOCK):
                 done = run_tool(*words, cwd=folder)

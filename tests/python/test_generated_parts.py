@@ -36,7 +36,7 @@ def cases(draw):
             "memory": draw(st.sampled_from(["1M", "160M"])), "jobs": draw(st.integers(1, 3))}
 
 
-def views_of(case):
+def layout_views(case):
     """Returns a layout that transposes some tensors, cuts some in two, and keeps the others."""
     views = {}
     for n, (tensor, kind) in enumerate(zip(case["tensors"], case["views"])):
@@ -60,7 +60,7 @@ def test_convert_in_parts_equals_one_run(case):
         spec = folder / "spec.yaml"
         spec.write_text(json.dumps({
             "shardinit": 1, "name": "m", "uneven": "chunk", "replicas": case["replicas"], "mesh": {"axes": case["mesh"]},
-            "modules": {f"t{n}": tensor for n, tensor in enumerate(case["tensors"])}, "layouts": {"other": views_of(case)}}))
+            "modules": {f"t{n}": tensor for n, tensor in enumerate(case["tensors"])}, "layouts": {"other": layout_views(case)}}))
         size = ["--max-shard-size", case["shard_size"]] if case["from"] == "safetensors" else []
         run_ok("export", spec, "--to", case["from"], *size, "-o", folder / "from")
         (folder / "from/shardinit-export.json").unlink()

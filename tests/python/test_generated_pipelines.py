@@ -12,7 +12,7 @@ from pipeline_clients import megatron, torchtitan
 import shardinit
 
 
-def held_of(folder, layers, pipe, **keys):
+def held_layers(folder, layers, pipe, **keys):
     """Returns the layers of each rank in the form of pipeline_clients.py, or None if the tool refuses."""
     pipeline = {"layers": "layers.*", "count": layers, **keys}
     path = folder / "spec.yaml"
@@ -77,7 +77,7 @@ def test_generated_pipelines_match_megatron(tmp_path_factory, setting):
     asked = dict(setting, layout="|".join("t" * n for n in layout)) if layout else setting
     if layout:
         asked["layout"] = f"E{asked['layout']}L"
-    made = held_of(tmp_path_factory.getbasetemp(), setting["layers"], setting["pipe"], **keys)
+    made = held_layers(tmp_path_factory.getbasetemp(), setting["layers"], setting["pipe"], **keys)
     assert made == megatron(**asked)
 
 
@@ -89,7 +89,7 @@ def test_generated_pipelines_match_megatron(tmp_path_factory, setting):
     "before": strategies.integers(0, 3), "behind": strategies.integers(0, 3),
     "style": strategies.sampled_from(["loop", "v"])}))
 def test_generated_pipelines_match_torchtitan(tmp_path_factory, setting):
-    made = held_of(tmp_path_factory.getbasetemp(), setting["layers"], setting["pipe"], virtual=setting["virtual"],
+    made = held_layers(tmp_path_factory.getbasetemp(), setting["layers"], setting["pipe"], virtual=setting["virtual"],
                    style=setting["style"], first_counts_as=setting["before"], last_counts_as=setting["behind"],
                    remainder="first")
     assert made == torchtitan(**setting)

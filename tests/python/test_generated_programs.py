@@ -99,7 +99,7 @@ def views(draw, mesh, path, tensor):
 
 
 @strategies.composite
-def alone(draw, mesh):
+def separate_tensors(draw, mesh):
     return {f"w{i}": draw(tensors(mesh)) for i in range(draw(strategies.integers(1, 3)))}
 
 
@@ -123,7 +123,7 @@ def layers(draw, mesh):
 @strategies.composite
 def specs(draw):
     mesh = draw(strategies.sampled_from(MESHES))
-    drawn = draw(layers(mesh) | alone(mesh))
+    drawn = draw(layers(mesh) | separate_tensors(mesh))
     spec = {"shardinit": 1, "name": "drawn", "seed": draw(strategies.integers(0, 2**64 - 1)), "fans": "out_in",
             "engine": draw(strategies.sampled_from(["philox4x32", "jax_threefry"])), "mesh": {"axes": mesh}, "modules": drawn}
     if draw(strategies.booleans()):

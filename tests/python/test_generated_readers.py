@@ -86,7 +86,7 @@ def folders():
     return made, elements
 
 
-def texts_of(folder):
+def metadata_files(folder):
     """Returns the files that describe the elements' places."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
                   if path.is_file() and (path.suffix in (".json", ".metadata") or path.name.startswith((".z", ".meta"))))
@@ -105,7 +105,7 @@ def test_readers_survive_generated_damage_of_metadata(case):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "in"
         shutil.copytree(source, folder)
-        names = texts_of(folder)
+        names = metadata_files(folder)
         path = folder / names[case["file"] % len(names)]
         before = path.read_bytes()
         after = changed(before, case["change"])

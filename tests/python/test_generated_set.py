@@ -82,7 +82,7 @@ def test_generated_set_options_equal_edited_specs(case, tmp_path_factory):
     spec, settings = case
     folder = tmp_path_factory.mktemp("set")
 
-    def plan_of(name, of, *options):
+    def plan_bytes(name, of, *options):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(of, sort_keys=False, width=10_000))
         run_ok("gen", folder / f"{name}.yaml", "-o", folder / name, *options)
         return (folder / name / "plan.json").read_bytes()
@@ -93,7 +93,7 @@ def test_generated_set_options_equal_edited_specs(case, tmp_path_factory):
         edited(by_hand, path, copy.deepcopy(value))
         text = value if isinstance(value, str) else json.dumps(value)
         options += ["--set", f"{'.'.join(path)}={text}"]
-    assert plan_of("set", spec, *options) == plan_of("edited", by_hand)
+    assert plan_bytes("set", spec, *options) == plan_bytes("edited", by_hand)
 
 
 @generated(60)

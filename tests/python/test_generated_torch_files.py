@@ -72,7 +72,7 @@ def strided(draw):
     return draw(st.sampled_from(DTYPES)), end, shape, strides, offset
 
 
-def tensor_of(form, bits):
+def make_tensor(form, bits):
     dtype, size, shape, strides, offset = form
     raw = torch.randint(0, 2 if dtype == torch.bool else 256, (size * dtype.itemsize,), dtype=torch.uint8, generator=bits)
     return raw.view(dtype).as_strided(shape, strides, offset)
@@ -99,7 +99,7 @@ def read(path, out, *options):
     return tensors
 
 
-def same(found, wanted):
+def assert_equal(found, wanted):
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape, name
@@ -111,7 +111,7 @@ def same(found, wanted):
 def test_generated_torch_files_are_read_exactly(case):
     forms, form, protocol, container, wrapping, unread, ending, options, seed = case
     bits = torch.Generator().manual_seed(seed)
-    state = {f"w{i}.x": tensor_of(f, bits) for i, f in enumerate(forms)}
+    state = {f"w{i}.x": make_tensor(f, bits) for i, f in enumerate(forms)}
     if wrapping == "shared":
         first = state["w0.x"]
         state |= {"view": first[..., -1:] if first.dim() else first, "again": first}
@@ -121,7 +121,7 @@ def test_generated_torch_files_are_read_exactly(case):
         if form == "dcp":
             path = folder / "in"
             dcp.save(dict(state), checkpoint_id=path, no_dist=True)
-            return same(read(path, folder / "out", *options), state)
+            return assert_equal(read(path, folder / "out", *options), state)
         path = folder / f"in{ending}"
         wrapped = dict(state)
         # The legacy format lacks storages of some types.
@@ -136,5 +136,5 @@ def test_generated_torch_files_are_read_exactly(case):
         torch.save(saved, path, pickle_protocol=protocol, _use_new_zipfile_serialization=form == "archive")
         loaded = torch.load(path, weights_only=False)
         loaded = loaded["state_dict"] if unread else loaded
-        same({n: t.detach() for n, t in loaded.items()}, state)
-        same(read(path, folder / "out", *options), state)
+        assert_equal({n: t.detach() for n, t in loaded.items()}, state)
+        assert_equal(read(path, folder / "out", *options), state)

@@ -87,7 +87,7 @@ SPOILERS = [spoil_variable, spoil_initializer, spoil_axis, spoil_mesh, spoil_ran
             spoil_small_deviation, spoil_rounding, spoil_heads]
 
 
-def warnings_of(spec, folder):
+def find_warnings(spec, folder):
     path = folder / "spec.yaml"
     path.write_text(yaml.safe_dump(spec, sort_keys=False, width=10_000))
     [report] = json.loads(run_ok("validate", "--json", path).stdout)
@@ -100,7 +100,7 @@ def warnings_of(spec, folder):
 @given(spec=models(), spoil=st.sampled_from(SPOILERS))
 def test_validate_warns_of_each_generated_mistake(spec, spoil, tmp_path_factory):
     folder = tmp_path_factory.mktemp("spec")
-    assert warnings_of(spec, folder) == []
+    assert find_warnings(spec, folder) == []
     message = spoil(spec)
-    found = warnings_of(spec, folder)
+    found = find_warnings(spec, folder)
     assert len(found) == 1 and message in found[0], (found, spec)

@@ -25,7 +25,7 @@ METADATA = {"plain": None, "all": {"store_array_data_equal_to_fill_value": True}
             "some": {"store_array_data_equal_to_fill_value": False}, "old": {}}
 
 
-def numpy_of(dtype):
+def numpy_dtype(dtype):
     return np.dtype(dtype if dtype[0] in "<|" else getattr(ml_dtypes, dtype))
 
 
@@ -58,7 +58,7 @@ def test_generated_zarr_arrays_are_read_exactly(case):
             (array / ".zarray").write_text(json.dumps(
                 {"zarr_format": 2, "order": "C", "filters": None, "compressor": None, "dtype": dtype, "shape": shape,
                  "chunks": chunks, "fill_value": fill, "dimension_separator": separator}))
-            size = int(np.prod(chunks)) * numpy_of(dtype).itemsize
+            size = int(np.prod(chunks)) * numpy_dtype(dtype).itemsize
             for place in places:
                 file = array / (separator.join(map(str, place)) or "0")
                 file.parent.mkdir(parents=True, exist_ok=True)

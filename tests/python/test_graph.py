@@ -71,7 +71,7 @@ def complete(names):
         yield name, "{" + ", ".join(str(n) for n in range(first, last + 1) if n not in others) + "}"
 
 
-def trees_of(text):
+def parse_trees(text):
     """Returns path → (dtype, shape) for each table of `graph`."""
     trees = []
     for table in text.split("\n\n")[1:]:
@@ -100,7 +100,7 @@ def in_json(tensors):
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
 def test_graph_tree_lists_every_tensor(spec):
-    tree, = trees_of(run_ok("graph", spec).stdout)
+    tree, = parse_trees(run_ok("graph", spec).stdout)
     graph = run_json("graph", spec)
     assert tree == in_json(graph["logical"]) == in_json(graph["stored"])
     assert all(t["view"] == t["path"] for t in graph["stored"])
@@ -109,13 +109,13 @@ def test_graph_tree_lists_every_tensor(spec):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_graph_tree_of_a_layout_lists_every_tensor(layout):
     text, graph = run_ok("graph", LLAMA, "--layout", layout).stdout, run_json("graph", LLAMA, "--layout", layout)
-    assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
+    assert parse_trees(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert len(text.splitlines()) < 50
 
 
 def test_graph_folds_numbered_tensors_that_are_not_adjacent(apart):
     text, graph = run_ok("graph", apart, "--layout", "apart").stdout, run_json("graph", apart, "--layout", "apart")
-    assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
+    assert parse_trees(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert "slice axis=0 start={0…3} stop={1…4} of l.{0…4}.experts" in text
     assert "normal mean 0 std {1…0.2}" in text
     assert re.search(r"^  w .* l\.\{0…4\}\.w \(tied\)$", text, re.M)
@@ -278,7 +278,7 @@ class Dot:
         assert all(a in self.nodes and b in self.nodes for a, b, _ in self.edges)
 
 
-def drawing_of(*arguments):
+def parse_drawing(*arguments):
     text = run_ok("graph", *arguments, "--dot").stdout
     assert run_ok("graph", *arguments, "--dot").stdout == text
     return Dot(text)
@@ -286,7 +286,7 @@ def drawing_of(*arguments):
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
 def test_dot_drawings_have_one_node_for_each_row(spec):
-    drawing = drawing_of(spec)
+    drawing = parse_drawing(spec)
     rows = re.findall(r"  \w+ +\[[\d, ]*\]  ", run_ok("graph", spec).stdout)
     assert not drawing.edges and len(drawing.nodes) == len(rows)
     # All layers of these models differ.
@@ -296,9 +296,9 @@ def test_dot_drawings_have_one_node_for_each_row(spec):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_dot_node_of_a_layout_has_edges(layout):
-    drawing = drawing_of(LLAMA, "--layout", layout)
+    drawing = parse_drawing(LLAMA, "--layout", layout)
     # The drawing for 32 layers is as large as the one for 3.
-    few = drawing_of(LLAMA, "--layout", layout, "--set", "vars.layers=3")
+    few = parse_drawing(LLAMA, "--layout", layout, "--set", "vars.layers=3")
     assert (len(few.nodes), len(few.edges)) == (len(drawing.nodes), len(drawing.edges))
     assert len(drawing.nodes) < 100
     sources, targets = {a for a, _, _ in drawing.edges}, {b for _, b, _ in drawing.edges}
@@ -309,9 +309,9 @@ def test_every_dot_node_of_a_layout_has_edges(layout):
 
 
 def test_dot_draws_ties_and_repeated_operands(apart):
-    drawing = drawing_of(apart, "--layout", "apart")
+    drawing = parse_drawing(apart, "--layout", "apart")
     assert {label for _, _, label in drawing.edges} == {"", "tie", "× 10"}
-    folded = drawing_of(apart, "--layout", "apart", "--depth", "1")
+    folded = parse_drawing(apart, "--layout", "apart", "--depth", "1")
     shapes = [node.get("shape") for node in folded.nodes.values()]
     assert sorted(map(str, shapes)) == ["None", "None", "ellipse", "folder", "folder"]
     assert {label for _, _, label in folded.edges} == {"", "tie", "× 10"}

@@ -107,7 +107,7 @@ def test_help_resolves_aliases_and_ambiguous_names():
 
 # new --------------------------------------------------------------------------
 
-def parameters_of(vocab, d, ff, layers, heads, kv_heads, head_dim):
+def count_parameters(vocab, d, ff, layers, heads, kv_heads, head_dim):
     return 2 * vocab * d + layers * (2 * heads * head_dim * d + 2 * kv_heads * head_dim * d + 3 * ff * d + 2 * d) + d
 
 
@@ -135,7 +135,7 @@ def test_new_writes_a_valid_spec_for_random_flags(seed, tmp_path):
     run_ok("new", "mine", *flags, "-o", spec)
     first = spec.read_text()
     assert first.startswith("# yaml-language-server: $schema=spec.schema.json\n") and yaml.safe_load(first)["name"] == "mine"
-    expected = parameters_of(sizes["vocab"], sizes["width"], ff or -(-(-(-8 * sizes["width"] // 3)) // 256) * 256,
+    expected = count_parameters(sizes["vocab"], sizes["width"], ff or -(-(-(-8 * sizes["width"] // 3)) // 256) * 256,
                              sizes["layers"], heads, kv_heads, head_dim)
     assert f"{expected:,} parameters" in first
     assert f"valid: mine, {3 + 9 * sizes['layers']} tensors, {expected:,} parameters" in run_ok("validate", spec).stdout

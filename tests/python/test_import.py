@@ -125,7 +125,7 @@ def saved(name, changes, folder):
     return config, folder / "config.json"
 
 
-def made_by(config, seed):
+def construct_tensors(config, seed):
     """Returns the tensors of the constructor's model with the dtypes of `from_pretrained`, which keeps some buffers in
     float32."""
     torch.manual_seed(seed)
@@ -155,7 +155,7 @@ def test_every_imported_family_is_tested():
 def test_import_makes_the_model_of_transformers(name, changes, tmp_path):
     """Names, shapes, types and values equal Transformers', also for the spec that `import` writes."""
     config, path = saved(name, changes, tmp_path)
-    states = [made_by(config, seed) for seed in range(3)]
+    states = [construct_tensors(config, seed) for seed in range(3)]
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
     run_ok("import", path, "-o", written)
@@ -183,7 +183,7 @@ def check_values(made, eager, path, rounded):
         check_distribution(made, eager, path)
 
 
-def others_of(value):
+def other_values(value):
     """Returns other values to try for a field."""
     if isinstance(value, bool):
         return [not value]
@@ -206,10 +206,10 @@ def test_import_follows_or_rejects_every_config_field(name, tmp_path):
     base = config_class(architectures=[of], **tiny)
     refused, tried = set(), 0
     for field in sorted({field.name for field in dataclasses.fields(config_class)} - {"architectures", "dtype"}):
-        for value in others_of(getattr(base, field)):
+        for value in other_values(getattr(base, field)):
             try:
                 config = config_class(**{"architectures": [of], **tiny, field: value})
-                state = made_by(config, 0)
+                state = construct_tensors(config, 0)
             except Exception:  # Transformers cannot build this model either.
                 continue
             path = tmp_path / f"{tried}.json"
@@ -432,7 +432,7 @@ def test_exported_config_imports_as_the_same_model(name, tmp_path):
     assert run_ok("digest", tmp_path / "out/config.json").stdout == run_ok("digest", spec, *options).stdout
 
 
-def config_of(folder, **changes):
+def write_config(folder, **changes):
     """Writes the config.json of a tiny Llama, without the fields that are None."""
     path = folder / "config.json"
     values = {"model_type": "llama", **LLAMA, **changes}
@@ -441,7 +441,7 @@ def config_of(folder, **changes):
 
 
 def test_every_command_accepts_a_config_json(tmp_path):
-    path, written = config_of(tmp_path), tmp_path / "model.yaml"
+    path, written = write_config(tmp_path), tmp_path / "model.yaml"
     run_ok("import", path, "-o", written)
     for command in ["plan", "validate", "digest", "stats", "graph", "program"]:
         of_json, of_yaml = (run_ok(command, of).stdout.replace(str(of), "") for of in (path, written))
@@ -472,7 +472,7 @@ LLAMA_CONFIGS = {
 def test_maxtext_layout_matches_the_rotary_embedding(file, changes, tmp_path):
     """The layout orders queries and keys for rotating neighbours or, for a Mistral, halves of a head as in
     Transformers."""
-    config, spec = config_of(tmp_path, **changes), tmp_path / "chosen.yaml"
+    config, spec = write_config(tmp_path, **changes), tmp_path / "chosen.yaml"
     assert "no layout `maxtext`" in run_tool("plan", config, "--layout", "maxtext").stderr
     spec.write_text(f"shardinit: 1\ninclude: [config.json, <shardinit>/layouts/{file}.yaml]\n")
     check_max_text(spec, turned=file == "llama")
@@ -500,7 +500,7 @@ def test_export_copies_the_config_json(tmp_path):
     """`export` copies a config.json: fields of variables follow the variables, and other fields stay unchanged."""
     others = {"rope_scaling": ROPE, "eos_token_id": [2, 3], "time_step_limit": [0.0, math.inf], "huge": 1e30,
               "label": "=x", "dtype": "bfloat16"}
-    path = config_of(tmp_path, **others)
+    path = write_config(tmp_path, **others)
     path.write_text(path.read_text().replace("1e+30", "1" + "0" * 30))
     run_ok("export", path, "--set", "vars.layers=1", "--to", "safetensors", "-o", tmp_path / "out")
     made = json.loads((tmp_path / "out/config.json").read_text())
@@ -560,7 +560,7 @@ def test_t5_decoder_layers_default_to_num_layers(tmp_path):
 
 
 def test_import_lists_defaults(tmp_path):
-    path = config_of(tmp_path, intermediate_size=None)
+    path = write_config(tmp_path, intermediate_size=None)
     result = run_ok("import", path, "-o", tmp_path / "model.yaml")
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("defaults of Transformers: ")]
     assert "intermediate_size: 11008" in line and "dtype: float32" in line and "hidden_size" not in line
@@ -568,7 +568,7 @@ def test_import_lists_defaults(tmp_path):
 
 
 def test_import_uses_the_first_of_several_architectures(tmp_path):
-    path = config_of(tmp_path, architectures=["LlamaForCausalLM", "LlamaModel"])
+    path = write_config(tmp_path, architectures=["LlamaForCausalLM", "LlamaModel"])
     result = run_ok("import", path)
     assert "`architectures` names 2 classes; this is the model of the first, `LlamaForCausalLM`" in result.stderr
 
@@ -621,7 +621,7 @@ WRONG = {  # text of the file, or changes to a Llama's config → the message, w
 @pytest.mark.parametrize("command", ["import", "validate"])
 def test_import_rejects_wrong_configs(command, name, tmp_path):
     given, message = WRONG[name]
-    path = config_of(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
+    path = write_config(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
     if isinstance(given, str):
         path.write_text(given)
     result = run_tool(command, path)
@@ -679,7 +679,7 @@ def test_unknown_model_type_lists_families():
 
 
 def test_import_reports_all_mistakes_at_once(tmp_path):
-    result = run_tool("import", config_of(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
+    result = run_tool("import", write_config(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
     assert result.stderr.count("error:") == 3
 
 

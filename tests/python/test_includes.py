@@ -96,7 +96,7 @@ OTHERS = {r"fmt::join\b": "fmt/ranges.h", "fmt::": "fmt/format.h", "testing::": 
 
 
 @functools.cache
-def text_of(path):
+def code_text(path):
     """Returns the text of a file without comments and without strings, except in `#include`."""
     text = re.sub(r'R"(\w*)\(.*?\)\1"', '""', path.read_text(), flags=re.S)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
@@ -105,23 +105,23 @@ def text_of(path):
 
 
 @functools.cache
-def ours_in(path):
+def our_includes(path):
     """Returns our headers that a file includes directly."""
-    names = re.findall(r'^#include "(.+)"', text_of(path), re.M)
+    names = re.findall(r'^#include "(.+)"', code_text(path), re.M)
     found = {name: [folder / name for folder in FOLDERS if (folder / name).is_file()] for name in names}
     assert all(found.values()), f"{path} includes {found}"
     return {paths[0] for paths in found.values()}
 
 
-def ours_through(headers):
+def transitive_includes(headers):
     """Returns these headers of ours and all headers that they include; includes are never circular."""
-    return set(headers).union(*(ours_through(ours_in(header)) for header in headers))
+    return set(headers).union(*(transitive_includes(our_includes(header)) for header in headers))
 
 
 def included(path):
     """Returns the library headers that a file includes, directly or through our headers."""
-    return {name for file in {path} | ours_through(ours_in(path))
-            for name in re.findall(r"^#include <(.+)>", text_of(file), re.M)}
+    return {name for file in {path} | transitive_includes(our_includes(path))
+            for name in re.findall(r"^#include <(.+)>", code_text(file), re.M)}
 
 
 # Names for other files are declared at the beginning of a line. Members, enumerators and forward declarations may be
@@ -138,8 +138,8 @@ TESTS = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|INSTANTIATE_\w+)\(\s*\w+,
 
 
 @functools.cache
-def declared_by(path, pattern):
-    return {name for names in pattern.findall(TESTS.sub("", text_of(path))) for name in names if name}
+def declared_names(path, pattern):
+    return {name for names in pattern.findall(TESTS.sub("", code_text(path))) for name in names if name}
 
 
 @functools.cache
@@ -147,23 +147,23 @@ def our_names():
     """Maps each name that our headers declare for other files to those headers."""
     declaring = {}
     for path in SOURCES:
-        for name in declared_by(path, OUTER) if path.suffix == ".h" else ():
+        for name in declared_names(path, OUTER) if path.suffix == ".h" else ():
             declaring.setdefault(name, set()).add(path)
     return declaring
 
 
 def our_names_missing(path, but=None):
     """Returns our names that a file uses but none of its headers declares, ignoring the header `but`."""
-    text = re.sub(r"\bshardinit::", "", TESTS.sub("", text_of(path)))
-    there = {path} | ours_through(ours_in(path) - {but})
+    text = re.sub(r"\bshardinit::", "", TESTS.sub("", code_text(path)))
+    there = {path} | transitive_includes(our_includes(path) - {but})
     names = set(re.findall(r"(?<![.>:\w])\w+", text)) & our_names().keys()
     return {name for name in names if not our_names()[name] & there and not any(
-        name in declared_by(file, pattern) for file in there for pattern in (OUTER, ANY))}
+        name in declared_names(file, pattern) for file in there for pattern in (OUTER, ANY))}
 
 
 @functools.cache
-def missing_of(path):
-    text, there = text_of(path), included(path)
+def missing_headers(path):
+    text, there = code_text(path), included(path)
     used = set(re.findall(r"\bstd::(\w+)", text))
     wanted = {f"std::{name}": HEADERS.get(name, {"?"}) for name in used}
     wanted |= {name: set(headers.split()) for name, headers in OTHERS.items() if re.search(rf"\b{name}", text)}
@@ -172,7 +172,7 @@ def missing_of(path):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_used_library_names_are_included(folder):
-    missing = {str(path.relative_to(ROOT)): missing_of(path) for path in SOURCES if folder in path.parents}
+    missing = {str(path.relative_to(ROOT)): missing_headers(path) for path in SOURCES if folder in path.parents}
     assert {path: names for path, names in missing.items() if names} == {}
 
 
@@ -184,7 +184,7 @@ def test_our_names_that_a_file_uses_are_included():
 def test_missing_includes_of_ours_are_found():
     """Leaving out one include is noticed for more than two thirds of all our includes; compilers need few of the
     others."""
-    left_out = [(path, header) for path in SOURCES for header in ours_in(path)]
+    left_out = [(path, header) for path in SOURCES for header in our_includes(path)]
     found = sum(bool(our_names_missing(*one)) for one in left_out)
     assert len(left_out) > 1500 and found > len(left_out) * 2 / 3, (found, len(left_out))
 
@@ -192,7 +192,7 @@ def test_missing_includes_of_ours_are_found():
 def test_missing_library_includes_are_found(tmp_path):
     (tmp_path / "a.cc").write_text('#include <vector>\n#include "base/text.h"\n'
                                    'std::vector<int> a;  // std::deque\nconst char* b = "std::list";\n')
-    assert missing_of(tmp_path / "a.cc") == {}
+    assert missing_headers(tmp_path / "a.cc") == {}
     (tmp_path / "b.cc").write_text("#include <vector>\nstd::deque<int> a = std::exchange(b, fmt::join(c));\n")
-    assert missing_of(tmp_path / "b.cc") == {
+    assert missing_headers(tmp_path / "b.cc") == {
         "std::deque": {"deque"}, "std::exchange": {"utility"}, "fmt::": {"fmt/format.h"}, r"fmt::join\b": {"fmt/ranges.h"}}

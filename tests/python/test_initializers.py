@@ -129,7 +129,7 @@ HELPERS = {"calculate_gain": "`gain: relu`", "Initializer": "a type", "get": "a 
            "deserialize": "a helper"}
 
 
-def names_of(system):
+def public_names(system):
     if system == "torch":
         names = SYSTEMS["torch"].nn.init.__all__
     else:
@@ -145,7 +145,7 @@ def test_initializers_of_each_framework_exist(system):
     schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
     form = next(f for f in schema["definitions"]["initializer"]["anyOf"] if "properties" in f)
     ours = {name.replace("_", "") for name in form["properties"]}
-    names = [name for name in names_of(system) if name not in HELPERS]
+    names = [name for name in public_names(system) if name not in HELPERS]
     assert len(names) > 12
     assert [name for name in names if name.lower().replace("_", "") not in ours] == []
 
@@ -169,7 +169,7 @@ def test_framework_is_installed(system):
         pytest.fail(f"{system} is not installed, so no initializer was compared with it: {SYSTEMS[system]}")
 
 
-def by_them(case):
+def draw_with_framework(case):
     system, _, _, _, draw = CASES[case]
     if isinstance(SYSTEMS[system], ImportError):
         pytest.skip(f"{system} is not installed")
@@ -178,7 +178,7 @@ def by_them(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_initializer_matches_the_frameworks_distribution(case, tensors):
-    ours, theirs = tensors[case].astype(np.float64), by_them(case)
+    ours, theirs = tensors[case].astype(np.float64), draw_with_framework(case)
     assert ours.size == theirs.size
     if theirs.min() == theirs.max():
         assert ours.min() == ours.max() == theirs.max()

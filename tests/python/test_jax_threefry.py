@@ -37,7 +37,7 @@ def ulps_of(a, b):
     return np.abs(order[0].astype(np.int64) - order[1])
 
 
-def same(made, jax_array):
+def is_equal(made, jax_array):
     assert made.dtype == jax_array.dtype and made.shape == jax_array.shape
     return made.tobytes() == np.asarray(jax_array).tobytes()
 
@@ -50,10 +50,10 @@ def test_bits_and_uniform_numbers_equal_jax(shape, seed):
                for n, (low, high) in enumerate(bounds)]
     modules.append(f"a.bits: {{shape: {list(shape)}, dtype: u32, init: {{expr: bits()}}}}")
     with open_it(modules, HEAD + f"seed: {seed}\n") as spec:
-        assert same(spec.generate("a.bits"), jax.random.bits(key_of(seed, "a.bits"), shape, "uint32"))
+        assert is_equal(spec.generate("a.bits"), jax.random.bits(key_of(seed, "a.bits"), shape, "uint32"))
         for number, (low, high) in enumerate(bounds):
             wanted = jax.random.uniform(key_of(seed, f"u{number}"), shape, "float32", low, high)
-            assert same(spec.generate(f"u{number}"), wanted), (low, high)
+            assert is_equal(spec.generate(f"u{number}"), wanted), (low, high)
 
 
 def test_normal_numbers_equal_jax_within_three_ulps():
@@ -104,7 +104,7 @@ def test_keys_equal_jax():
             made = spec.generate(f"w{number}")
             assert ulps_of(made, np.asarray(jax.random.normal(wanted, (3, 50)))).max() <= 3, step
         for layer, wanted in enumerate(jax.random.split(key(5), 4)):
-            assert same(spec.generate(f"layers.{layer}.w"), jax.random.uniform(wanted, (9,)))
+            assert is_equal(spec.generate(f"layers.{layer}.w"), jax.random.uniform(wanted, (9,)))
 
 
 def test_seeds_above_32_bits_equal_jax_with_x64():
@@ -112,12 +112,12 @@ def test_seeds_above_32_bits_equal_jax_with_x64():
         with jax.enable_x64(True):
             wanted = jax.random.uniform(jax.random.key(seed), (5,), "float32")
         with open_it([f"w: {{shape: [5], init: {{uniform: {{low: 0, high: 1}}}}, key: {{jax: {{seed: {seed}}}}}}}"]) as spec:
-            assert same(spec.generate("w"), wanted)
+            assert is_equal(spec.generate("w"), wanted)
     # These exceed JAX's limits.
     with open_it(["w: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 18446744073709551615}}}",
                "v: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 1, fold_in: 2}}}"]) as spec:
         wanted = jax.random.wrap_key_data(np.array([2**32 - 1] * 2, np.uint32))
-        assert same(spec.generate("w"), jax.random.bits(wanted, (1,), "uint32"))
+        assert is_equal(spec.generate("w"), jax.random.bits(wanted, (1,), "uint32"))
 
 
 @pytest.mark.parametrize("shape, offset", [
@@ -166,7 +166,7 @@ def test_manual_example_makes_the_tensor_in_jax():
     names = {"hashlib": hashlib, "np": np, "jax": jax, "seed": 7, "path": "a.b", "shape": (4, 6)}
     exec(code, names)
     with open_it(["a.b: {shape: [4, 6], init: {uniform: {low: 0, high: 1}}}"], HEAD + "seed: 7\n") as spec:
-        assert same(spec.generate("a.b"), jax.random.uniform(names["key"], (4, 6)))
+        assert is_equal(spec.generate("a.b"), jax.random.uniform(names["key"], (4, 6)))
 
 
 def test_tensors_with_the_same_key_are_rejected(tmp_path):

@@ -126,7 +126,7 @@ parameters = {"config": transformers.AutoConfig.from_pretrained(
 """
 
 
-def run_it(code, spec, export, tmp_path, config="", sizes={}):
+def run_trainer(code, spec, export, tmp_path, config="", sizes={}):
     sizes = {**SIZES, **sizes}
     arguments = [ROOT / f"configs/{spec}.yaml", "--set", "dtype=f32", "--mesh", "fsdp=1"]
     for name, value in sizes.items():
@@ -146,12 +146,12 @@ def run_it(code, spec, export, tmp_path, config="", sizes={}):
     ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})],
     ids=["llama", "mistral", "mixtral"])
 def test_maxtext(spec, config, sizes, tmp_path):
-    run_it(MAXTEXT, spec, ["--to", "zarr", "--layout", "maxtext"], tmp_path, config, sizes)
+    run_trainer(MAXTEXT, spec, ["--to", "zarr", "--layout", "maxtext"], tmp_path, config, sizes)
 
 
 def test_levanter(tmp_path):
-    run_it(LEVANTER, "llama3.1-8b", ["--to", "safetensors"], tmp_path)
+    run_trainer(LEVANTER, "llama3.1-8b", ["--to", "safetensors"], tmp_path)
 
 
 def test_kerashub(tmp_path):
-    run_it(KERASHUB, "llama3.1-8b", ["--to", "keras", "--layout", "kerashub"], tmp_path)
+    run_trainer(KERASHUB, "llama3.1-8b", ["--to", "keras", "--layout", "kerashub"], tmp_path)

@@ -33,7 +33,7 @@ AWKWARD = ["a b", "it's", 'say "x"', "$HOME", "$(touch hacked)", "`touch hacked`
            "*", "~", "-n", "{a: [b", "%s\\n\\", "ü ☃ 😀", "\x85next\u2028line", "x\x7f\x1b[0m", "; exit 3", "END_OF_JSON", "!x & y | z", "&a", "null"]
 
 
-def options_of(engine, tmp_path):
+def required_options(engine, tmp_path):
     return {"kubernetes": ["--image", "registry/shardinit:1", "--volume", "shared"],
             "argo": ["--image", "registry/shardinit:1", "--volume", "shared"],
             "skypilot": ["--image", "registry/shardinit:1", "--volume", "shared"],
@@ -43,7 +43,7 @@ def options_of(engine, tmp_path):
 
 def jobs(engine, spec, out, *options, tmp_path, **how):
     words = engine.split()
-    return run_ok("jobs", words[0], spec, "-o", out, *words[1:], *options_of(words[0], tmp_path), *options, **how).stdout
+    return run_ok("jobs", words[0], spec, "-o", out, *words[1:], *required_options(words[0], tmp_path), *options, **how).stdout
 
 
 def write_program(path, text):
@@ -499,7 +499,7 @@ def test_shell_jobs_keep_names_that_are_not_utf8(tmp_path):
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert os.path.exists(os.fsencode(tmp_path / "out") + b"\xff/manifest.json")
     for engine in CONTAINERS:
-        result = run_tool("jobs", engine, "llama3-tiny", "-o", out, *options_of(engine, tmp_path))
+        result = run_tool("jobs", engine, "llama3-tiny", "-o", out, *required_options(engine, tmp_path))
         assert result.returncode == 2 and "is not UTF-8" in result.stderr, engine
 
 

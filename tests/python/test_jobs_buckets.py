@@ -44,7 +44,7 @@ def jobs(engine, *words, store):
                   *told).stdout
 
 
-def run_it(words, env, tmp_path):
+def run_argv(words, env, tmp_path):
     """Runs a container's command with only its own variables. A spec in the document is in `tmp_path`/files."""
     words = [re.sub("^/etc/shardinit/", f"{tmp_path}/files/", word) for word in words]
     env = {**IN_CONTAINER, "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", **env}
@@ -53,12 +53,12 @@ def run_it(words, env, tmp_path):
 
 def run_all(runs, tmp_path, store):
     for words, env in runs:
-        done = run_it(words, env, tmp_path)
+        done = run_argv(words, env, tmp_path)
         assert done.returncode == 0, (words, done.stderr)
         assert store.refused == []
 
 
-def bring(tmp_path, files):
+def write_files(tmp_path, files):
     (tmp_path / "files").mkdir()
     for name, content in files.items():
         (tmp_path / "files" / name).write_text(content)
@@ -69,11 +69,11 @@ def assert_made(store, tmp_path):
     ranks = [key for kind, key in store.log if kind == "put" and key.endswith(".h5") and "/ranks/" in key]
     assert len(ranks) == len(set(ranks)) == 6, ranks
     assert_is(store, tmp_path / "whole", PREFIX)
-    done = run_it(["shardinit", "verify", URL], store.environment, tmp_path)
+    done = run_argv(["shardinit", "verify", URL], store.environment, tmp_path)
     assert done.returncode == 0 and "intact: 6 ranks" in done.stdout, done.stderr
 
 
-def variables_of(container):
+def container_variables(container):
     """Returns a container's variables as Kubernetes expands them."""
     return {variable["name"]: expanded(variable["value"], {}) for variable in container.get("env", [])}
 
@@ -84,7 +84,7 @@ def test_kubernetes_jobs_fill_a_bucket(tmp_path, spec, object_store, services): 
         "kubernetes", spec, "--set", "seed=5", "--env", f"AWS_ENDPOINT_URL_STS={services.url}",
         "--env", "SAID=$(AWS_REGION) it's", store=object_store))
     assert [document["kind"] for document in (config, job, finalize)] == ["ConfigMap", "Job", "Job"]
-    bring(tmp_path, config["data"])
+    write_files(tmp_path, config["data"])
     keys = credentials(object_store, "session")
     services.answers["POST", "/"] = lambda _, body: "web-identity" in body and (
         f"<Credentials><AccessKeyId>{keys['AccessKeyId']}</AccessKeyId>"
@@ -100,7 +100,7 @@ def test_kubernetes_jobs_fill_a_bucket(tmp_path, spec, object_store, services): 
         container, = pod["containers"]
         assert container["volumeMounts"] == [{"name": "spec", "mountPath": "/etc/shardinit"}]
         assert "workingDir" not in container and "envFrom" not in container
-        env = variables_of(container)
+        env = container_variables(container)
         assert env == {"AWS_REGION": REGION, "AWS_ENDPOINT_URL_S3": object_store.url,
                        "AWS_ENDPOINT_URL_STS": services.url, "SAID": "$(AWS_REGION) it's"}
         for index in (2, 0, 1) if document is job else (None,):
@@ -137,7 +137,7 @@ def test_kubernetes_finalize_of_a_bucket_waits_for_ranks(object_store):
     assert script.count("sleep 30;") == script.count("sleep 300;") == 1
     container["command"][2] = re.sub("sleep 300?;", "sleep 0.1;", script)
     words = [expanded(word, {}) for word in container["command"]]
-    env = {**IN_CONTAINER, **object_store.environment, **variables_of(container)}
+    env = {**IN_CONTAINER, **object_store.environment, **container_variables(container)}
     run = subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     with contextlib.ExitStack() as stack:
         stack.callback(run.kill)
@@ -164,7 +164,7 @@ def test_argo_workflow_fills_a_bucket(tmp_path, spec, object_store):
     assert "volumes" not in workflow and workflow["serviceAccountName"] == "of-workflows"
     templates = {template["name"]: template for template in workflow["templates"]}
     artifact, = templates["gen"]["inputs"]["artifacts"]
-    bring(tmp_path, {"spec.yaml": artifact["raw"]["data"]})
+    write_files(tmp_path, {"spec.yaml": artifact["raw"]["data"]})
     runs = []
     for name, parts in (("gen", range(PARTS)), ("finalize", [0])):
         container = templates[name]["container"]
@@ -176,7 +176,7 @@ def test_argo_workflow_fills_a_bucket(tmp_path, spec, object_store):
         for part in parts:
             words = [expanded(word, {}).replace("{{inputs.parameters.part}}", str(part))
                      for word in container["command"] + container["args"]]
-            runs.append((words, {**KEYS, **variables_of(container)}))
+            runs.append((words, {**KEYS, **container_variables(container)}))
     run_all(runs, tmp_path, object_store)
     assert_made(object_store, tmp_path)
 
@@ -217,7 +217,7 @@ def test_aws_batch_jobs_fill_a_bucket(tmp_path, spec, object_store, services):  
     parts = [(container["command"], {**env, "AWS_BATCH_JOB_ARRAY_INDEX": str(index)}) for index in range(PARTS)]
     run_all([*parts, (last, env)], tmp_path, object_store)
     assert_is(object_store, tmp_path / "tiny", PREFIX)
-    done = run_it(["shardinit", "verify", URL], object_store.environment, tmp_path)
+    done = run_argv(["shardinit", "verify", URL], object_store.environment, tmp_path)
     assert done.returncode == 0 and "intact: 4 ranks" in done.stdout
     # Jobs of AWS Batch cannot receive files.
     done = run_tool("jobs", "batch", spec, "-o", URL, "--image", "i", *OF_ENGINE["batch"])
@@ -285,7 +285,7 @@ def test_bucket_jobs_may_read_files_on_a_volume(engine, tmp_path, object_store):
                  for word in container["command"] + container["args"]]
         command = ["sh", "-c", 'cd "$0" && exec "$@"', container["workingDir"], *words]
     for part in range(2 if engine == "batch" else 1):
-        done = run_it(command, {**object_store.environment, **env, "AWS_BATCH_JOB_ARRAY_INDEX": str(part)}, tmp_path)
+        done = run_argv(command, {**object_store.environment, **env, "AWS_BATCH_JOB_ARRAY_INDEX": str(part)}, tmp_path)
         assert done.returncode == 0, done.stderr
     run_ok("gen", "spec.yaml", "--sharding", "shard.yaml", "-o", tmp_path / "whole", cwd=volume / "sub")
     assert_is(object_store, tmp_path / "whole", PREFIX)
@@ -340,11 +340,11 @@ def test_env_options_keep_any_value(engine, tmp_path):
         assert yaml.safe_load(text)["envs"] == given
     elif engine == "argo":
         for template in yaml.safe_load(text)["spec"]["templates"][1:]:
-            assert variables_of(template["container"]) == given
+            assert container_variables(template["container"]) == given
     else:
         for document in documents_of(text):
             container, = document["spec"]["template"]["spec"]["containers"]
-            assert variables_of(container) == given
+            assert container_variables(container) == given
 
 
 @pytest.mark.parametrize("engine", CONTAINERS)

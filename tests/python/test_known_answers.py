@@ -15,7 +15,7 @@ QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_s
          "tie_word_embeddings": False, "max_position_embeddings": 16}
 
 
-def text_of(command, text, tmp_path, *options, name="spec.yaml"):
+def command_output(command, text, tmp_path, *options, name="spec.yaml"):
     (tmp_path / name).write_text(text)
     return run_ok(command, tmp_path / name, *options).stdout
 
@@ -26,7 +26,7 @@ def text_of(command, text, tmp_path, *options, name="spec.yaml"):
     ({**QWEN2, "num_key_value_heads": None}, "model.layers.0.self_attn.k_proj.weight", "[32, 32]"),
     (QWEN2, "model.layers.0.self_attn.k_proj.weight", "[16, 32]")])
 def test_config_fields_give_known_shapes(given, path, shape, tmp_path):
-    text = text_of("explain", json.dumps(given), tmp_path, path, name="config.json")
+    text = command_output("explain", json.dumps(given), tmp_path, path, name="config.json")
     assert re.search(rf"^shape +{re.escape(shape)}", text, re.M), text
 
 
@@ -37,13 +37,13 @@ def test_contradictory_aliases_of_a_field_are_rejected(tmp_path):
 
 
 def test_major_axis_of_a_dimension_comes_first(tmp_path):
-    text = text_of("program", HEAD + "mesh: {axes: {a: 2, b: 2}}\nmodules:\n"
+    text = command_output("program", HEAD + "mesh: {axes: {a: 2, b: 2}}\nmodules:\n"
                    "  w: {shape: [8], init: {normal: {std: 1}}, shard: [[b, a]]}\n", tmp_path, "--annotate", "sdy")
     assert re.search(r'#sdy\.sharding<@mesh, \[\{"b", "a"\}\]>', text), text
 
 
 def test_integers_above_2_to_the_53_are_exact(tmp_path):
-    text = text_of("graph", HEAD + "vars: {a: 9007199254740993}\nmodules:\n"
+    text = command_output("graph", HEAD + "vars: {a: 9007199254740993}\nmodules:\n"
                    "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
                    "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n", tmp_path)
     assert "here" in text and "gone" not in text
@@ -54,9 +54,9 @@ def test_first_matching_parameter_group_wins(tmp_path):
     files."""
     (tmp_path / "spec.yaml").write_text(HEAD + "modules:\n  a: {shape: [4], init: zeros}\n  b: {shape: [4], init: zeros}\n")
 
-    def files_of(name, first, second):
+    def exported(name, first, second):
         groups = f"{{adamw: [{{params: [{first}], lr: 1}}, {{params: [{second}], lr: 2}}]}}"
         run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / name, "--optimizer", groups)
         return {path: each for path, each in tree_of(tmp_path / name).items() if not path.endswith(".json")}
 
-    assert files_of("pattern", "a", "'*'") == files_of("name", "a", "b") != files_of("other", "b", "a")
+    assert exported("pattern", "a", "'*'") == exported("name", "a", "b") != exported("other", "b", "a")

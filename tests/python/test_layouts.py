@@ -54,7 +54,7 @@ def meta(stored, tensor):
     return torchtitan(stored, tensor, "attention.", "output.weight")
 
 
-def gate_up_of(fc1, tensor):
+def split_gate_up(fc1, tensor):
     both = fc1.reshape(tensor, 2, -1, D)
     return both[:, 0].reshape(-1, D), both[:, 1].reshape(-1, D)
 
@@ -75,7 +75,7 @@ def megatron(stored, tensor):
         out[there + "self_attn.v_proj.weight"] = heads[:, queries + 1].reshape(-1, D)
         out[there + "self_attn.o_proj.weight"] = stored[here + "self_attention.linear_proj.weight"]
         if here + "mlp.linear_fc1.weight" in stored:
-            gate_up = gate_up_of(stored[here + "mlp.linear_fc1.weight"], tensor)
+            gate_up = split_gate_up(stored[here + "mlp.linear_fc1.weight"], tensor)
             out[there + "mlp.gate_proj.weight"], out[there + "mlp.up_proj.weight"] = gate_up
             out[there + "mlp.down_proj.weight"] = stored[here + "mlp.linear_fc2.weight"]
         out[there + "input_layernorm.weight"] = stored[here + "input_layernorm.weight"]
@@ -217,7 +217,7 @@ def mixtral_megatron(stored, tensor):
         experts = [f"{here}experts.local_experts.{j}." for j in range(EXPERTS)]
         out[there + "gate.weight"] = stored[here + "router.weight"]
         out[there + "experts.gate_up_proj"] = np.stack(
-            [np.concatenate(gate_up_of(stored[e + "linear_fc1.weight"], tensor)) for e in experts])
+            [np.concatenate(split_gate_up(stored[e + "linear_fc1.weight"], tensor)) for e in experts])
         out[there + "experts.down_proj"] = np.stack([stored[e + "linear_fc2.weight"] for e in experts])
     return out
 
@@ -349,19 +349,19 @@ def test_changing_a_tensor_leaves_others_unchanged(tmp_path):
     head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
     lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
 
-    def digests_of(text):
+    def tensor_digests(text):
         (tmp_path / "x.yaml").write_text(head + text)
         return {t["path"]: t["sha256"] for t in run_json("digest", tmp_path / "x.yaml")["tensors"]}
 
-    all_four = digests_of("".join(lines.values()))
+    all_four = tensor_digests("".join(lines.values()))
     assert len(set(all_four.values())) == 4
-    assert digests_of("".join(reversed(lines.values()))) == all_four
+    assert tensor_digests("".join(reversed(lines.values()))) == all_four
     for name, digest in all_four.items():
         rest = {n: d for n, d in all_four.items() if n != name}
-        assert digests_of("".join(line for n, line in lines.items() if n != name)) == rest
+        assert tensor_digests("".join(line for n, line in lines.items() if n != name)) == rest
         renamed = lines[name].replace(f"  {name}:", "  e:").replace("{shape", f"{{key: {name}, shape")
         others = "".join(line for n, line in lines.items() if n != name)
-        assert digests_of(renamed + others) == {**rest, "e": digest}
+        assert tensor_digests(renamed + others) == {**rest, "e": digest}
 
 
 def test_stack_members_are_sorted_by_number(tmp_path):

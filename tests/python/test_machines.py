@@ -52,7 +52,7 @@ CLIENTS = {
 }
 
 
-def command_of(name, folder):
+def make_command(name, folder):
     return Command(name, folder, RANKS.get(name) or FOLDERS.get(name), HALVES_TOO.get(name))
 
 
@@ -93,7 +93,7 @@ def meet(command, rules, at, end):
     check_left(command, said)
 
 
-def looks_of(command, rules):
+def count_looks(command, rules):
     command.reset()
     counted = Counted(rule(LOOKS, "count", when=0, where=f"{command.work}/"), *rules)
     assert command.run(env=counted.env).returncode == 0
@@ -103,15 +103,15 @@ def looks_of(command, rules):
 @pytest.mark.parametrize("name", [name for name in NAMES
                                   if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])])
 def test_runs_on_two_machines_do_not_conflict(name, tmp_path):
-    command = command_of(name, tmp_path)
+    command = make_command(name, tmp_path)
     chance = random.Random(f"{SEED} {name}")
     clients = {client: rules(command.work) for client, rules in CLIENTS.items()}
     if PATTERN:
         cases = [(client, at, end) for client, rules in clients.items()
-                 for at in range(1, looks_of(command, rules) + 1) for end in ENDS
+                 for at in range(1, count_looks(command, rules) + 1) for end in ENDS
                  if fnmatch.fnmatchcase(f"{name}:{client}:{at}:{end}", PATTERN)]
     else:
-        cases = [(client, chance.randint(1, looks_of(command, clients[client])), chance.choice(ENDS))
+        cases = [(client, chance.randint(1, count_looks(command, clients[client])), chance.choice(ENDS))
                  for client in chance.choices(list(clients), k=SAMPLE)]
     wrong = []
     for client, at, end in cases:

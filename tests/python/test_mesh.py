@@ -28,7 +28,7 @@ def write(folder, mesh, name="spec.yaml"):
     return path
 
 
-def devices_of(folder, mesh):
+def planned_devices(folder, mesh):
     """Returns the list of `plan --devices` and checks that coordinates are in row-major order."""
     plan = run_json("plan", write(folder, mesh), "--devices")
     devices, shape = plan["devices"], plan["mesh"]["shape"]
@@ -37,26 +37,26 @@ def devices_of(folder, mesh):
     return devices
 
 
-def ids_of(folder, mesh):
-    return np.array([d["id"] for d in devices_of(folder, mesh)])
+def device_ids(folder, mesh):
+    return np.array([d["id"] for d in planned_devices(folder, mesh)])
 
 
-def rows_of(folder, width, mesh):
-    return ids_of(folder, mesh).reshape(-1, width).tolist()
+def device_rows(folder, width, mesh):
+    return device_ids(folder, mesh).reshape(-1, width).tolist()
 
 
 # Rings with known rows.
 
 
 def test_hybrid_ring_64x4_order(tmp_path):
-    rows = rows_of(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
+    rows = device_rows(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
     assert len(rows) == 64
     assert [rows[r] for r in (0, 1, 2, 8, 63)] == [
         [0, 1, 17, 16], [2, 3, 19, 18], [4, 5, 21, 20], [32, 33, 49, 48], [238, 239, 255, 254]]
 
 
 def test_hybrid_ring_32x8_order(tmp_path):
-    rows = rows_of(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
+    rows = device_rows(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
     assert len(rows) == 32
     assert [rows[r] for r in (0, 1, 4, 31)] == [
         [0, 1, 2, 3, 19, 18, 17, 16], [4, 5, 6, 7, 23, 22, 21, 20],
@@ -68,7 +68,7 @@ TWO = "{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, devices: hybrid_ri
 
 @pytest.mark.parametrize("order", ["", ", slice_order: outer"])
 def test_outer_slices_match_maxtext(tmp_path, order):
-    devices = devices_of(tmp_path, TWO.format(order))
+    devices = planned_devices(tmp_path, TWO.format(order))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:2] == [[0, 1, 17, 16], [2, 3, 19, 18]]
     assert rows[64:66] == [[256, 257, 273, 272], [258, 259, 275, 274]]
@@ -77,7 +77,7 @@ def test_outer_slices_match_maxtext(tmp_path, order):
 
 
 def test_inner_slices_match_torchprime(tmp_path):
-    devices = devices_of(tmp_path, TWO.format(", slice_order: inner"))
+    devices = planned_devices(tmp_path, TWO.format(", slice_order: inner"))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:4] == [
         [0, 1, 17, 16], [256, 257, 273, 272], [2, 3, 19, 18], [258, 259, 275, 274]]
@@ -86,12 +86,12 @@ def test_inner_slices_match_torchprime(tmp_path):
 
 @pytest.mark.parametrize("axes", ["{fsdp: 8}", "{fsdp: 2, tensor: 4}", "{fsdp: 1, tensor: 8}"])
 def test_tray_ring_order(tmp_path, axes):
-    ids = ids_of(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
+    ids = device_ids(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
     assert ids.tolist() == [0, 1, 2, 3, 7, 6, 5, 4]
 
 
 def test_devices_default_to_rank_numbers(tmp_path):
-    devices = devices_of(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
+    devices = planned_devices(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
     assert [(d["id"], d["slice"]) for d in devices] == [(i, 0) for i in range(8)]
 
 
@@ -111,7 +111,7 @@ class Tpu:
     process_index: int = 0
 
 
-def slices_of(count, columns, rows, **kind):
+def fake_devices(count, columns, rows, **kind):
     """Yields devices with row-major ids in each slice; x is the column."""
     for s, y, x in itertools.product(range(count), range(rows), range(columns)):
         yield Tpu((s * rows + y) * columns + x, s, (x, y, 0), **kind)
@@ -133,7 +133,7 @@ def factors(rng, number, count):
     return sizes
 
 
-def spec_of(names, places, parts, order, devices):
+def mesh_text(names, places, parts, order, devices):
     axes = ", ".join(f"{n}: {s * m}" for n, s, m in zip(names, parts, places))
     slices = ", ".join(f"{n}: {s}" for n, s in zip(names, parts) if s > 1)
     return (f"{{axes: {{{axes}}}, slices: {{{slices}}}, slice_order: {order}, "
@@ -146,13 +146,13 @@ def test_random_meshes_match_jax(tmp_path):
     for _ in range(40):
         count, slices, size = rng.randint(1, 4), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 4, 6, 8, 30])
         places, parts = factors(rng, size, count), factors(rng, slices, count)
-        devices = list(slices_of(slices, size, 1, platform="gpu", device_kind="H100"))
+        devices = list(fake_devices(slices, size, 1, platform="gpu", device_kind="H100"))
         rng.shuffle(devices)
         wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
         ids = np.vectorize(lambda d: d.id)(wanted)
         names = ["fsdp", "tensor", "expert", "context"][:count]
         for order, expected in [("outer", ids), ("inner", inner(ids, places, parts))]:
-            found = devices_of(tmp_path, spec_of(names, places, parts, order, "row_major"))
+            found = planned_devices(tmp_path, mesh_text(names, places, parts, order, "row_major"))
             assert [d["id"] for d in found] == expected.ravel().tolist()
             assert [d["slice"] for d in found] == (expected // size).ravel().tolist()
 
@@ -164,13 +164,13 @@ def test_tray_rings_match_jax(tmp_path, kind):
     for _ in range(12):
         slices = rng.choice([1, 2, 4])
         places, parts = factors(rng, 8, 2), factors(rng, slices, 2)
-        devices = list(slices_of(slices, 4, 2, device_kind=kind))
+        devices = list(fake_devices(slices, 4, 2, device_kind=kind))
         wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
-        found = ids_of(tmp_path, spec_of(["fsdp", "tensor"], places, parts, "outer", "tray_ring"))
+        found = device_ids(tmp_path, mesh_text(["fsdp", "tensor"], places, parts, "outer", "tray_ring"))
         assert found.tolist() == [d.id for d in wanted.ravel()]
 
 
-def rings_of(grid, width):
+def make_rings(grid, width):
     """Returns the rings of MaxText's reshape_mesh_to_rings for 64x4 (width 2) and 32x8 (width 4)."""
     rings = []
     for i, j in itertools.product(range(0, 16, 2), range(0, 16, width)):
@@ -190,16 +190,16 @@ def test_hybrid_rings_match_maxtext_and_torchprime(tmp_path, width, sizes):
         places, parts = [1, *sizes], factors(rng, slices, 3)
         if rng.random() < 0.3:
             places = [sizes[0], 1, sizes[1]]
-        devices = list(slices_of(slices, 16, 16, device_kind="TPU v4"))
+        devices = list(fake_devices(slices, 16, 16, device_kind="TPU v4"))
         blocks = np.empty(slices, object)
         for s in range(slices):
             grid = mesh_utils.create_device_mesh([16, 16], devices[s * 256 : (s + 1) * 256])
             ids = np.vectorize(lambda d: d.id)(grid)
-            blocks[s] = rings_of(ids, width).reshape(places)
+            blocks[s] = make_rings(ids, width).reshape(places)
         ids = np.block(blocks.reshape(parts).tolist())
         name = f"hybrid_ring_{sizes[0]}x{sizes[1]}"
         for order, expected in [("outer", ids), ("inner", inner(ids, places, parts))]:
-            found = ids_of(tmp_path, spec_of(names, places, parts, order, name))
+            found = device_ids(tmp_path, mesh_text(names, places, parts, order, name))
             assert found.tolist() == expected.ravel().tolist()
 
 
@@ -212,8 +212,8 @@ def test_devices_may_be_listed_in_a_file(tmp_path, text):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists/ids.txt").write_bytes(text.encode())
     mesh = "{axes: {fsdp: 2, tensor: 2}, devices: lists/ids.txt}"
-    assert ids_of(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
-    assert ids_of(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
+    assert device_ids(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
+    assert device_ids(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
         5, 3, 9, 131072]
     # The path is relative to the file that contains it, also if another file includes that file.
     write(tmp_path, mesh, "base.yaml")
@@ -225,7 +225,7 @@ def test_devices_may_be_listed_in_a_file(tmp_path, text):
 
 def test_slice_of_a_listed_device_follows_its_position(tmp_path):
     mesh = "{axes: {fsdp: 4}, slices: {fsdp: 2}, slice_order: inner, devices: [3, 1, 2, 0]}"
-    assert [(d["id"], d["slice"]) for d in devices_of(tmp_path, mesh)] == [
+    assert [(d["id"], d["slice"]) for d in planned_devices(tmp_path, mesh)] == [
         (3, 0), (1, 1), (2, 0), (0, 1)]
 
 
@@ -325,7 +325,7 @@ def test_devices_change_only_devices_json_and_manifest(tmp_path):
     assert changed(tmp_path / "ring", tmp_path / "plain") == {"devices.json", "manifest.json"}
     assert not changed(tmp_path / "said", tmp_path / "plain")
     manifest = json.loads((tmp_path / "ring/manifest.json").read_text())
-    assert manifest["devices"] == devices_of(tmp_path, RING)
+    assert manifest["devices"] == planned_devices(tmp_path, RING)
     del manifest["devices"]
     assert manifest == json.loads((tmp_path / "plain/manifest.json").read_text())
     run_ok("verify", tmp_path / "ring")
@@ -434,7 +434,7 @@ def test_finalize_keeps_devices(tmp_path):
     run_ok("gen", spec, "-o", folder)
     manifest = (folder / "manifest.json").read_text()
     run_ok("finalize", folder, "--index", "never")
-    assert json.loads((folder / "manifest.json").read_text())["devices"] == devices_of(tmp_path, RING)
+    assert json.loads((folder / "manifest.json").read_text())["devices"] == planned_devices(tmp_path, RING)
     (folder / "devices.json").unlink()
     result = run_tool("finalize", folder)
     assert result.returncode == 5 and "is missing, but the manifest lists devices" in result.stderr

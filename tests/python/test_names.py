@@ -20,7 +20,7 @@ modules:
 """
 
 
-def plan_of(*arguments, **options):
+def run_plan(*arguments, **options):
     """Returns the status and the plan as JSON, or the error."""
     result = run_tool("plan", *arguments, "--json", **options)
     return result.returncode, result.stdout
@@ -28,9 +28,9 @@ def plan_of(*arguments, **options):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_shipped_models_are_found_by_name(name, tmp_path):
-    assert plan_of(name, cwd=tmp_path) == plan_of(ROOT / f"configs/{name}.yaml")
+    assert run_plan(name, cwd=tmp_path) == run_plan(ROOT / f"configs/{name}.yaml")
     (tmp_path / "x.yaml").write_text(f"shardinit: 1\ninclude: [{name}]\n")
-    assert plan_of("x.yaml", cwd=tmp_path) == plan_of(name)
+    assert run_plan("x.yaml", cwd=tmp_path) == run_plan(name)
 
 
 def test_commands_accept_the_name_of_a_shipped_model(tmp_path):
@@ -77,9 +77,9 @@ def test_sharding_option_declares_its_axes(sharding, tmp_path):
     done = 0
     for model in ["llama3-tiny", "llama3.1-70b", "mixtral-8x7b", "gpt2-xl"]:
         (tmp_path / "both.yaml").write_text(f"shardinit: 1\ninclude: [{model}, sharding/{sharding}]\n")
-        status, wanted = plan_of("both.yaml", cwd=tmp_path)
+        status, wanted = run_plan("both.yaml", cwd=tmp_path)
         for named in (sharding, "copy.yaml"):
-            found = plan_of(model, "--sharding", named, cwd=tmp_path)
+            found = run_plan(model, "--sharding", named, cwd=tmp_path)
             assert found[0] == status, (model, named)
             # The torchprime sharding is not a spec, so it cannot be included.
             assert found[1] == wanted or sharding == "torchprime-405b", (model, named)

@@ -20,7 +20,7 @@ INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal
          '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", "{sparse: {sparsity: 0.3}}", "orthogonal"]
 
 
-def spec_of(tensors, mesh="a: 1, b: 1"):
+def spec_text(tensors, mesh="a: 1, b: 1"):
     return f"shardinit: 1\nname: norms\nseed: 3\nfans: out_in\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(
         f"  {name}: {{{body}}}\n" for name, body in tensors)
 
@@ -53,7 +53,7 @@ def test_norms_match_the_manual(mesh, tmp_path):
         dtype = ["f32", "bf16", "f64", "f16"][number % 4]
         tensors += [(f"g{number}", f"shape: {g}, dtype: {dtype}, {cut(g)}, init: {{norms: {{of: v{number}}}}}"),
                     (f"v{number}", f"shape: {v}, dtype: {dtype}, {cut(v)}, init: {INITS[number % 2]}")]
-    read = reassemble(gen_ok(spec_of(tensors, mesh), tmp_path))
+    read = reassemble(gen_ok(spec_text(tensors, mesh), tmp_path))
     for number in range(len(SHAPES)):
         check(read, f"g{number}", f"v{number}", read[f"v{number}"][0])
     run_ok("verify", tmp_path / "out")
@@ -72,7 +72,7 @@ def test_norms_of_every_distribution_and_type(tmp_path):
     for dtype in ("f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"):
         tensors += [(f"v_{dtype}", f"shape: [20, 30], dtype: {dtype}, init: {{normal: {{std: 0.3}}}}"),
                     (f"g_{dtype}", f"shape: [20, 1], dtype: {dtype}, init: {{norms: {{of: v_{dtype}}}}}")]
-    read = reassemble(gen_ok(spec_of(tensors), tmp_path))
+    read = reassemble(gen_ok(spec_text(tensors), tmp_path))
     for path in read:
         if path[0] in "gh":
             check(read, path, "v" + path[1:], read[path][0])
@@ -80,7 +80,7 @@ def test_norms_of_every_distribution_and_type(tmp_path):
 
 def test_norms_follow_the_tensor_they_measure(tmp_path):
     """Norms use v's seed and key, also in repeats. The plan records v's path, so reading it needs no spec."""
-    text = spec_of([]).rstrip() + """
+    text = spec_text([]).rstrip() + """
   layers:
     repeat: {layer: 3}
     g: {shape: [6, 1], dtype: f32, init: {norms: {of: "layers.{layer}.v"}}}
@@ -116,7 +116,7 @@ layouts:
 def test_norms_of_torch_cpu_numbers_are_inexact(tmp_path):
     """Only norms of numbers that were not drawn are exact."""
     spec = tmp_path / "spec.yaml"
-    spec.write_text("engine: torch_cpu\n" + spec_of([
+    spec.write_text("engine: torch_cpu\n" + spec_text([
         ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"), ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),
         ("e", 'shape: [5], dtype: f32, init: {expr: "torch_normal(720, -1, 16, index, 0, 1) * 2"}'),
         ("h", "shape: [], dtype: f32, init: {norms: {of: e}}"),
@@ -134,7 +134,7 @@ def test_norms_of_torch_cpu_numbers_are_inexact(tmp_path):
 
 def test_norms_that_overflow_their_type_are_rejected(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(spec_of([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
+    spec.write_text(spec_text([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
     result = run_tool("digest", spec)
     assert result.returncode == 2 and "element [0] of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
@@ -142,7 +142,7 @@ def test_norms_that_overflow_their_type_are_rejected(tmp_path):
 
 def test_program_rejects_norms_of_sparse_matrices(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(spec_of([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
+    spec.write_text(spec_text([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
                           ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))
     result = run_tool("program", spec)
     assert result.returncode == 2 and "`g` holds norms of the sparse `v`, which no program makes" in result.stderr

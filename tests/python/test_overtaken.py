@@ -41,7 +41,7 @@ WHOLE = {
 }
 
 
-def rules_of(end, at, command):
+def make_rules(end, at, command):
     """Returns the rules that let a run continue, be killed, or fail at its n-th call."""
     where = f"{command.work}/"
     return {"goes on": [], "is killed": [rule(LOOKS, "kill", when=at, where=where)],
@@ -55,10 +55,10 @@ STATUSES = {"goes on": [0], "is killed": [-9, 0], "fails": [0, 3]}
 def check(command, at, end, other):
     command.reset()
     first = Stopped(command.work.parent, LOOKS, f"{command.work}/", *command.words, command.work / "out",
-                    cwd=command.inputs, when=at, rules=rules_of(end, at, command))
+                    cwd=command.inputs, when=at, rules=make_rules(end, at, command))
     meanwhile, _, then = other.partition(" at ")
     try:
-        second = command.run(env=interposed(*rules) if (rules := rules_of(meanwhile, then, command)) else None)
+        second = command.run(env=interposed(*rules) if (rules := make_rules(meanwhile, then, command)) else None)
     finally:
         status, stdout, stderr = first.go()
     said = f"the first ended with {status}: {stderr}, the second with {second.returncode}: {second.stderr}"

@@ -85,7 +85,7 @@ modules:
 """
 
 
-def ranks_in(text):
+def to_ranks(text):
     return [rank for each in text.split(",") if text
             for rank in range(int(each.split("-")[0]), int(each.split("-")[-1]) + 1)]
 
@@ -101,7 +101,7 @@ def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
               for f in sorted((tmp_path / "whole/ranks").glob("*.json"))]
     for count in range(1, 10):
         parts = [run_json("plan", spec, "--replicas", replicas, "--part", f"{i}/{count}")["part"] for i in range(count)]
-        ranks = [ranks_in(part["ranks"]) for part in parts]
+        ranks = [to_ranks(part["ranks"]) for part in parts]
         assert list(itertools.chain(*ranks)) == list(range(len(stored)))
         assert [part["rank_count"] for part in parts] == list(map(len, ranks))
         loads = [sum(stored[rank] for rank in each) for each in ranks]
@@ -113,7 +113,7 @@ def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
         count = draw.randint(1, 9)
         part = draw.randrange(count)
         made = run_json("gen", spec, "--replicas", replicas, "-o", tmp_path / "out", "--part", f"{part}/{count}")
-        ranks = ranks_in(run_json("plan", spec, "--replicas", replicas, "--part", f"{part}/{count}")["part"]["ranks"])
+        ranks = to_ranks(run_json("plan", spec, "--replicas", replicas, "--part", f"{part}/{count}")["part"]["ranks"])
         assert made["ranks_written"] + made["ranks_skipped"] == len(ranks)
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
 

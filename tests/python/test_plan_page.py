@@ -252,14 +252,14 @@ def test_page_cells_show_fewest_and_most_bytes(tmp_path):
     assert held == ["4 to 44" if {*range(50 * n, 50 * n + 50)} & {*more} else "4" for n in range(60)]
 
 
-def sizes_of(page):
+def tree_sizes(page):
     """Returns names and sizes in the tree of `graph --html`, in the order of the text."""
     return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
 
 
 def test_graph_page_lists_tensors_in_order(tmp_path):
     text = write(tmp_path, "deepseek-v3", command="graph").read_text()
-    leaves = sizes_of(text)
+    leaves = tree_sizes(text)
     printed = run_ok("graph", "deepseek-v3").stdout
     rows = re.findall(r"^ *(\S+) +[\d,]+ +([\d.]+ \w+)  (?:bf16|f32) ", printed, re.MULTILINE)
     assert leaves == rows and leaves[0][0] == "embed_tokens.weight" and leaves[-1][0] == "lm_head.weight"
@@ -282,7 +282,7 @@ def test_graph_page_of_a_layout_and_a_selection(tmp_path):
     text = write(tmp_path, TINY, "--layout", "maxtext", "--only", "**.q_proj.*", "--depth", "1", command="graph").read_text()
     page = Page(text)
     assert {"drawn0", "stored0"} <= page.boxes.keys() and "Stored by layout maxtext" in page.text
-    assert [name for name, _ in sizes_of(text)][0].endswith("q_proj.weight") and "stack" in text
+    assert [name for name, _ in tree_sizes(text)][0].endswith("q_proj.weight") and "stack" in text
     assert "k_proj" not in text and '<details class="branch" open>' not in text
 
 

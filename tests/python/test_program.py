@@ -26,7 +26,7 @@ SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())["definition
 BOXES = BINARY.parents[1] / "tests/program_of_boxes"
 
 
-def ask(function, **arguments):
+def call_client(function, **arguments):
     script = pathlib.Path(__file__).with_name("program_clients.py")
     result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments), text=True,
                             stdout=subprocess.PIPE, timeout=900)
@@ -38,14 +38,14 @@ def run_modules(folder, modules, devices=1, shardy=True):
     """Returns for each module its facts, and a map from names to the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
-    for facts, (_, out) in zip(ask("run_all", devices=devices, cases=cases, shardy=shardy), cases):
+    for facts, (_, out) in zip(call_client("run_all", devices=devices, cases=cases, shardy=shardy), cases):
         parts = np.load(out)
         results.append((facts, {name: [parts[f"{i}/{d}"] for d in range(devices)]
                                 for i, name in enumerate(facts["names"])}))
     return results
 
 
-def program_of(spec, folder, *arguments):
+def write_program(spec, folder, *arguments):
     path = folder / "program.mlir"
     run_ok("program", spec, "-o", path, *arguments)
     return path
@@ -171,7 +171,7 @@ def source_folder(folder):
     return folder
 
 
-def tensor_of(name):
+def tensor_text(name):
     text = SPECIAL_TENSORS.get(name, f"init: {name}")
     needs = SCHEMA["initializer"]["anyOf"][1]["properties"][name].get("required", [])
     if name not in SPECIAL_TENSORS and needs:
@@ -205,7 +205,7 @@ def test_every_view_operation_is_tested():
 
 def everything(devices, engine):
     head = f"shardinit: 1\nname: everything\nsources: {{base: {{path: {source_folder(FILES.name)}}}}}\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
-    return head + "modules:\n" + "".join(f"  {name}: {tensor_of(name)}\n" for name in INITIALIZERS)
+    return head + "modules:\n" + "".join(f"  {name}: {tensor_text(name)}\n" for name in INITIALIZERS)
 
 
 def views(devices):
@@ -235,7 +235,7 @@ def test_programs_compute_the_bits_of_gen(tmp_path, engine, arithmetic, devices)
     text = everything(devices, engine) if engine else views(devices)
     layout = [] if engine else ["--layout", "all"]
     made = gen_ok(text, tmp_path, *layout, "--replicas", "full")
-    module = program_of(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
+    module = write_program(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
     (facts, results), = run_modules(tmp_path, [module], devices)
     assert set(results) == set(reassemble(made))
     for path, parts in results.items():
@@ -266,7 +266,7 @@ def test_program_embeds_tables_of_every_type(tmp_path):
         stored_so += f"    {dtype}_p: {{from: {{pad: {{axis: 0, to: {rows + 4}, of: {dtype}_w}}}}, shard: [a]}}\n"
     made = gen_ok("shardinit: 1\nname: x\nmesh: {axes: {a: 2}}\ndtype: f32\nmodules:\n" + drawn
                   + "layouts:\n  all:\n" + stored_so, tmp_path, "--layout", "all")
-    module = program_of(tmp_path / "spec.yaml", tmp_path, "--layout", "all")
+    module = write_program(tmp_path / "spec.yaml", tmp_path, "--layout", "all")
     (_, results), = run_modules(tmp_path, [module], 2)
     assert len(results) == len(SCHEMA["dtype"]["enum"])
     for path, parts in results.items():
@@ -291,7 +291,7 @@ def norms():
 
 def test_program_computes_norms_of_every_type(tmp_path):
     made = gen_ok(norms(), tmp_path, "--replicas", "full")
-    (facts, results), = run_modules(tmp_path, [program_of(tmp_path / "spec.yaml", tmp_path)], 2)
+    (facts, results), = run_modules(tmp_path, [write_program(tmp_path / "spec.yaml", tmp_path)], 2)
     assert facts["collectives"] == [] and len(results) == 2 * (7 + 6) + 2
     for path, parts in results.items():
         for rank, words in enumerate(parts):
@@ -347,7 +347,7 @@ def compare(folder, spec, *arguments, shardy=True):
     for name in rank_files(gen_ok(spec, folder, "--replicas", "full")):
         with h5py.File(name, "r") as file:
             ranks.append({text_of(d.attrs["path"]): read_raw(d) for d in datasets_in(file)})
-    (facts, results), = run_modules(folder, [program_of(folder / "spec.yaml", folder, *arguments)], 8, shardy)
+    (facts, results), = run_modules(folder, [write_program(folder / "spec.yaml", folder, *arguments)], 8, shardy)
     assert len(ranks) == 8 and all(set(held) == set(results) for held in ranks)
     different = [(path, rank) for rank, held in enumerate(ranks) for path, words in held.items()
                  if not np.array_equal(results[path][rank], words)]
@@ -459,7 +459,7 @@ def test_portable_programs_can_be_serialized(tmp_path):
             (["--annotate", "sdy"], False)]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert ask("is_portable", path=str(program_of(TINY, folder, *form, *arguments))) == is_portable
+        assert call_client("is_portable", path=str(write_program(TINY, folder, *form, *arguments))) == is_portable
     folder = tmp_path / "0"
     made = gen_ok(TINY, folder, *form, "--replicas", "full")
     (_, results), = run_modules(folder, [folder / "program.mlir"], 8)
@@ -471,7 +471,7 @@ def test_program_reproduces_tiny_llama_digests(tmp_path):
     import hashlib
     expected = {t["path"]: t["sha256"] for t in run_json("digest", TINY)["tensors"]}
     mesh = ["--mesh", "fsdp=4,tensor=2"]
-    (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *mesh)], 8)
+    (facts, results), = run_modules(tmp_path, [write_program(TINY, tmp_path, *mesh)], 8)
     plan = gen_ok(TINY, tmp_path, *mesh, "--replicas", "full")
     import shardinit
     with shardinit.open(plan) as checkpoint:
@@ -511,7 +511,7 @@ def test_program_of_a_captured_constructor(tmp_path):
     spec, captured = constructor(tmp_path)
     assert "tables/" in captured.text and "tie:" in captured.text
     made = gen_ok(spec, tmp_path, "--replicas", "full")
-    (facts, results), = run_modules(tmp_path, [program_of(spec, tmp_path)], 8)
+    (facts, results), = run_modules(tmp_path, [write_program(spec, tmp_path)], 8)
     assert facts["collectives"] == [] and set(results) == set(reassemble(made)) == set(captured.tensors)
     for path, parts in results.items():
         for rank, words in enumerate(parts):
@@ -526,7 +526,7 @@ def test_program_of_each_layout_and_annotation(tmp_path, layout, annotations):
     """Each annotation works alone for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = gen_ok(TINY, tmp_path, *options, "--replicas", "full")
-    (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *options, "--annotate", annotations)],
+    (facts, results), = run_modules(tmp_path, [write_program(TINY, tmp_path, *options, "--annotate", annotations)],
                                      8, shardy=annotations != "mhlo")
     assert set(results) == set(reassemble(made)) and facts["collectives"] == []
     for path, parts in results.items():
@@ -538,8 +538,8 @@ def test_stacked_program_loops_over_layers(tmp_path):
     sets = ["--set", "vars.layers=5"]
     plain = tmp_path / "plain"
     plain.mkdir()
-    modules = [program_of(TINY, plain, *sets, "--mesh", "fsdp=4,tensor=2"),
-               program_of(TINY, tmp_path, *sets, "--mesh", "fsdp=4,tensor=2", "--stack")]
+    modules = [write_program(TINY, plain, *sets, "--mesh", "fsdp=4,tensor=2"),
+               write_program(TINY, tmp_path, *sets, "--mesh", "fsdp=4,tensor=2", "--stack")]
     (_, alone), (facts, stacked) = run_modules(tmp_path, modules, 8)
     name = "model.layers.*.self_attn.q_proj.weight"
     assert stacked[name][0].shape == (5, 128, 64)
@@ -577,7 +577,7 @@ def test_program_of_one_rank(tmp_path):
     for rank in range(6):
         folder = tmp_path / str(rank)
         folder.mkdir()
-        modules.append(program_of(tmp_path / "spec.yaml", folder, "--rank", str(rank)))
+        modules.append(write_program(tmp_path / "spec.yaml", folder, "--rank", str(rank)))
     for rank, (_, results) in enumerate(run_modules(tmp_path, modules)):
         boxes = boxes_of(checkpoint, rank)
         assert set(results) == set(boxes)
@@ -605,9 +605,9 @@ def test_kinds_share_programs_between_tensors(tmp_path):
 
 def test_llama_405b_fits_one_small_module(tmp_path):
     config = ROOT / "configs/llama3.1-405b.yaml"
-    module = program_of(config, tmp_path)
+    module = write_program(config, tmp_path)
     assert module.stat().st_size < 5e6
-    answer = ask("shardings", path=str(module))
+    answer = call_client("shardings", path=str(module))
     import shardinit
     with shardinit.open_spec(config) as spec:
         assert set(answer["results"]) == set(spec.tensors)
@@ -663,7 +663,7 @@ def approximated(module, off, out):
 def test_program_corrects_approximate_roots_and_quotients(tmp_path, engine):
     """Programs correct XLA's errors on GPUs, which are up to 2 units in the last place."""
     made = gen_ok(DRAWN.format(engine=engine), tmp_path)
-    module = program_of(tmp_path / "spec.yaml", tmp_path)
+    module = write_program(tmp_path / "spec.yaml", tmp_path)
     modules = []
     for off in -2, 1:
         path, changes = approximated(module, off, tmp_path / f"off_by_{off}.mlir")
@@ -707,7 +707,7 @@ def conversions_that_round(function):
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
 def test_program_rounds_without_type_conversions(tmp_path, engine, arithmetic):
     (tmp_path / "spec.yaml").write_text(DRAWN.format(engine=engine))
-    functions = program_of(tmp_path / "spec.yaml", tmp_path, "--arith", arithmetic).read_text().split("func.func")
+    functions = write_program(tmp_path / "spec.yaml", tmp_path, "--arith", arithmetic).read_text().split("func.func")
     assert len(functions) > 5 and [types for function in functions for types in conversions_that_round(function)] == []
 
 

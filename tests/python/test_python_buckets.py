@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-def kinds_of(made):
+def request_kinds(made):
     return [(method, path.rsplit("/", 1)[1]) for method, path in made]
 
 
@@ -74,7 +74,7 @@ def environment(server, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def boxes_in(shape, rng):
+def random_region(shape, rng):
     """Returns a random region of a tensor as slices."""
     return tuple(slice(*sorted((rng.randint(0, n), rng.randint(0, n)))) if rng.random() < 0.7 else rng.randrange(n)
                  for n in shape)
@@ -95,7 +95,7 @@ def test_bucket_reads_equal_folder_reads(case, server, options, tmp_path):
     wanted, jobs = [], []
     for path, info in here.tensors.items():
         whole = bits_of(here.read(path))
-        for part in (..., *(boxes_in(info.global_shape, rng) for _ in range(4))):
+        for part in (..., *(random_region(info.global_shape, rng) for _ in range(4))):
             array = np.zeros(whole[part].shape, whole.dtype)
             jobs += there.jobs(path, part, array, verify=rng.random() < 0.3)
             wanted.append((path, part, array, whole[part]))
@@ -171,7 +171,7 @@ def test_loading_a_checkpoint_makes_few_requests(tiny, options, server):
         with shardinit.open(url, storage_options=options) as checkpoint:
             found = shardinit.torch.load_state_dict(checkpoint)
     assert all(torch.equal(found[path], wanted[path]) for path in wanted) and found.keys() == wanted.keys()
-    asked, ranks = kinds_of(made), checkpoint.world_size
+    asked, ranks = request_kinds(made), checkpoint.world_size
     boxes = sum(len(info.shards) for info in checkpoint.tensors.values())
     data = [name for method, name in asked if method == "GET" and name.endswith(".h5")]
     assert asked.count(("GET", "manifest.json")) == 1
@@ -225,7 +225,7 @@ def test_large_and_strided_regions_are_split(monkeypatch, tmp_path):
         checkpoint = shardinit.open("memory://pieces/out")
         monkeypatch.setattr(checkpoint._files._fs, "cat_ranges", counting)
         for _ in range(20):
-            part = boxes_in(words.shape, draw)
+            part = random_region(words.shape, draw)
             asked.clear()
             found = checkpoint.read("t", part, verify=draw.random() < 0.3)
             assert np.array_equal(bits_of(found), words[part]), (gap, block, batch, part)
@@ -236,7 +236,7 @@ def test_large_and_strided_regions_are_split(monkeypatch, tmp_path):
                 assert len(ranges) == 1 or sum(end - start for _, start, end in ranges) <= max(batch, 2)
         assert checkpoint.read("one") == words[0, 0, 0, 0]
         # Overlapping parts in one run.
-        targets = [boxes_in(words.shape, draw) for _ in range(10)]
+        targets = [random_region(words.shape, draw) for _ in range(10)]
         arrays = [np.zeros(words[part].shape, "<u2") for part in targets]
         checkpoint.run([job for part, array in zip(targets, arrays, strict=True) for job in checkpoint.jobs("t", part, array)])
         assert all(np.array_equal(array, words[part]) for part, array in zip(targets, arrays, strict=True))
@@ -291,7 +291,7 @@ def test_requests_of_copied_tensors_are_merged(tiny, options, server):
         shardinit.torch.load_into(both, checkpoint, cast=True, strict=False)
     wanted = shardinit.torch.load_state_dict(out)
     assert torch.equal(layer.weight, wanted["lm_head.weight"].float())
-    asked = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
+    asked = [name for method, name in request_kinds(made) if method == "GET" and name.endswith(".h5")]
     assert len(asked) <= 8  # each rank's part of the matrix, and the vector; nothing between them
 
 
@@ -321,18 +321,18 @@ assert shardinit.jax.mesh_of(there).axis_names == ("fsdp", "tensor")
         done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE},
                               capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    data = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
+    data = [name for method, name in request_kinds(made) if method == "GET" and name.endswith(".h5")]
     assert len(data) <= 16  # `load` and `fill` each read everything once: 4 files of 2.9 MB.
 
 
 # ---- Faults.
 
 
-def copy_of(tiny, server, name):
+def upload_copy(tiny, server, name):
     return server.upload(tiny[0], "faults", name)
 
 
-def key_of(url, name):
+def path_in(url, name):
     return "/" + url.removeprefix("s3://") + "/" + name
 
 
@@ -342,8 +342,8 @@ def test_open_reports_a_url_without_checkpoint(server, options, tiny, tmp_path):
         with pytest.raises(shardinit.NotACheckpointError) as caught:
             shardinit.open(url, storage_options=options)
         assert str(caught.value).startswith(f"`{url}` is not a checkpoint: {why}")
-    url = copy_of(tiny, server, "unfinished")
-    assert server.request("DELETE", key_of(url, "manifest.json"))[0] == 204
+    url = upload_copy(tiny, server, "unfinished")
+    assert server.request("DELETE", path_in(url, "manifest.json"))[0] == 204
     with pytest.raises(shardinit.NotACheckpointError, match=r"it has no manifest.json \(which is written last"):
         shardinit.open(url, storage_options=options)
     with pytest.raises(shardinit.NotACheckpointError, match="a URL is given as text, since a pathlib.Path makes"):
@@ -356,8 +356,8 @@ def test_open_reports_a_url_without_checkpoint(server, options, tiny, tmp_path):
 
 @pytest.mark.parametrize("name", ["ranks/rank-00001.h5", "ranks/rank-00002.json", "plan.json"])
 def test_missing_objects_are_damage(name, tiny, server, options):
-    url = copy_of(tiny, server, "missing-" + name.replace("/", "-"))
-    assert server.request("DELETE", key_of(url, name))[0] == 204
+    url = upload_copy(tiny, server, "missing-" + name.replace("/", "-"))
+    assert server.request("DELETE", path_in(url, name))[0] == 204
     checkpoint = shardinit.open(url, storage_options=options)
     with pytest.raises(shardinit.DamageError) as caught:
         checkpoint.read("lm_head.weight")
@@ -372,36 +372,36 @@ def test_reads_fall_back_to_a_replica(server, options, tmp_path):
     out = gen_ok(TINY, tmp_path, "--replicas", "full")
     url = server.upload(out, "faults", "replicas")
     for name in ("ranks/rank-00000.h5", "ranks/rank-00001.json"):
-        assert server.request("DELETE", key_of(url, name))[0] == 204
+        assert server.request("DELETE", path_in(url, name))[0] == 204
     found = shardinit.open(url, storage_options=options).read("model.norm.weight", verify=True)
     assert np.array_equal(bits_of(found), bits_of(shardinit.open(out).read("model.norm.weight")))
     with server.counted() as made:
         shardinit.open(url, storage_options=options, rank=3).read("model.norm.weight")
-    assert {name for _, name in kinds_of(made)} == {"manifest.json", "rank-00003.json", "rank-00003.h5"}
+    assert {name for _, name in request_kinds(made)} == {"manifest.json", "rank-00003.json", "rank-00003.h5"}
 
 
 def test_damaged_objects_are_reported(tiny, server, options):
-    url = copy_of(tiny, server, "damaged")
+    url = upload_copy(tiny, server, "damaged")
     path = "lm_head.weight"
     rank = bytearray((tiny[0] / "ranks/rank-00003.h5").read_bytes())
     receipt = json.loads((tiny[0] / "ranks/rank-00003.json").read_text())
     place = next(box["file_offset"] for box in receipt["boxes"] if box["path"] == path)
     rank[place] ^= 1
-    server.put(key_of(url, "ranks/rank-00003.h5"), bytes(rank))
+    server.put(path_in(url, "ranks/rank-00003.h5"), bytes(rank))
     checkpoint = shardinit.open(url, storage_options=options)
     checkpoint.read(path)  # digests are checked only on request
     for slices in (None, (slice(8000, 8001), slice(200, 201))):
         with pytest.raises(shardinit.DamageError, match=rf"the box of `{path}` at \[4096, 128\] in `{url}/ranks/rank-00003.h5` does not"):
             checkpoint.read(path, slices, verify=True)
-    server.put(key_of(url, "ranks/rank-00003.h5"), bytes(rank[:-1]))
+    server.put(path_in(url, "ranks/rank-00003.h5"), bytes(rank[:-1]))
     with pytest.raises(shardinit.DamageError, match=rf"has {len(rank) - 1} bytes instead of {len(rank)}"):
         shardinit.open(url, storage_options=options).read(path)
 
 
 def test_a_restored_object_can_be_read_again(tiny, server, options):
     """An open checkpoint looks at the file again for each read, so a restored file is accepted."""
-    url = copy_of(tiny, server, "put-right")
-    name = key_of(url, "ranks/rank-00003.h5")
+    url = upload_copy(tiny, server, "put-right")
+    name = path_in(url, "ranks/rank-00003.h5")
     rank = (tiny[0] / "ranks/rank-00003.h5").read_bytes()
     checkpoint = shardinit.open(url, storage_options=options)
     server.put(name, rank + b"x")
@@ -421,8 +421,8 @@ def test_objects_of_another_plan_are_rejected(tiny, server, options, tmp_path):
         ("ranks/rank-00001.json", "rank-00001.json` does not have the digest"),
         ("plan.json", "plan.json` is not the plan of this checkpoint"),
     ):
-        url = copy_of(tiny, server, "plan-" + name.replace("/", "-"))
-        server.put(key_of(url, name), (other / name).read_bytes())
+        url = upload_copy(tiny, server, "plan-" + name.replace("/", "-"))
+        server.put(path_in(url, name), (other / name).read_bytes())
         checkpoint = shardinit.open(url, storage_options=options)
         with pytest.raises(shardinit.DamageError, match=text):
             checkpoint.read("lm_head.weight")
@@ -433,18 +433,18 @@ def test_replaced_objects_are_noticed(tiny, server, options, tmp_path):
     """Objects of equal size from another plan are noticed between two reads and within one. Digests would reveal them
     only on request; the store's metadata always does."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
-    url = copy_of(tiny, server, "replaced")
+    url = upload_copy(tiny, server, "replaced")
     name, path = "ranks/rank-00001.h5", "lm_head.weight"
     checkpoint = shardinit.open(url, storage_options=options)
     checkpoint.read(path)
-    server.put(key_of(url, name), (other / name).read_bytes())
+    server.put(path_in(url, name), (other / name).read_bytes())
     for _ in range(2):  # the error persists
         with pytest.raises(shardinit.DamageError, match="rank-00001.h5` was replaced while it was read: open"):
             checkpoint.read(path)
     with pytest.raises(shardinit.DamageError, match="does not have its digest"):
         checkpoint.read(path, verify=True)
 
-    server.put(key_of(url, name), (tiny[0] / name).read_bytes())
+    server.put(path_in(url, name), (tiny[0] / name).read_bytes())
     checkpoint = shardinit.open(url, storage_options=options)
     store = checkpoint._files._fs
     plain, done = store.cat_ranges, []
@@ -452,7 +452,7 @@ def test_replaced_objects_are_noticed(tiny, server, options, tmp_path):
     def replacing(paths, *others, **more):
         found = plain(paths, *others, **more)
         if any(path.endswith(".h5") for path in paths) and not done:
-            done.append(server.put(key_of(url, name), (other / name).read_bytes()))
+            done.append(server.put(path_in(url, name), (other / name).read_bytes()))
         return found
 
     store.cat_ranges = replacing
@@ -460,7 +460,7 @@ def test_replaced_objects_are_noticed(tiny, server, options, tmp_path):
         checkpoint.read(path)
     assert done
     store.cat_ranges = plain
-    assert server.request("DELETE", key_of(url, name))[0] == 204
+    assert server.request("DELETE", path_in(url, name))[0] == 204
     with pytest.raises(shardinit.DamageError, match="rank-00001.h5` is missing"):
         checkpoint.read(path)
 
@@ -608,12 +608,12 @@ def test_close_allows_replaced_files(server, options, tiny, tmp_path):
     error."""
     other, copy, path = gen_ok(TINY, tmp_path / "other", "--set", "seed=1"), tmp_path / "copy", "lm_head.weight"
     shutil.copytree(tiny[0], copy)
-    url = copy_of(tiny, server, "closed")
+    url = upload_copy(tiny, server, "closed")
 
     def replace(there, by):
         for file in sorted(by.glob("ranks/*.h5")):
             if there == url:
-                server.put(key_of(url, f"ranks/{file.name}"), file.read_bytes())
+                server.put(path_in(url, f"ranks/{file.name}"), file.read_bytes())
             else:
                 shutil.copy(file, tmp_path / file.name)
                 (tmp_path / file.name).rename(copy / "ranks" / file.name)
@@ -638,14 +638,14 @@ def test_check_reads_receipts_each_time(server, options, tiny, tmp_path):
     """Each `check` reads receipts again, and notices that one is missing, wrong, or right again."""
     copy, name = tmp_path / "copy", "ranks/rank-00002.json"
     shutil.copytree(tiny[0], copy)
-    text, url = (copy / name).read_bytes(), copy_of(tiny, server, "receipts")
+    text, url = (copy / name).read_bytes(), upload_copy(tiny, server, "receipts")
     for there, how in ((copy, {}), (url, {"storage_options": options})):
         checkpoint = shardinit.open(there, **how)
         checkpoint.check()
         for found, error in ((None, "is missing"), (text, ""), (text.replace(b'"rank": 2', b'"rank": 1'), "rank"),
                              (text, ""), (b"{", "rank-00002.json"), (text, "")):
             if there == url:
-                server.request("DELETE", key_of(url, name)) if found is None else server.put(key_of(url, name), found)
+                server.request("DELETE", path_in(url, name)) if found is None else server.put(path_in(url, name), found)
             else:
                 (copy / name).unlink() if found is None else (copy / name).write_bytes(found)
             if not error:

@@ -80,7 +80,7 @@ def spec_state(captured):
         return {path: torch.from_numpy(spec.generate(path)) for path in spec}
 
 
-def says(error, *arguments, **options):
+def raised(error, *arguments, **options):
     with pytest.raises(error) as caught:
         init_model(*arguments, **options)
     return str(caught.value)
@@ -229,13 +229,13 @@ def test_init_model_accepts_a_parallelize_function(tmp_path):
 
 def with_mistakes():
     three = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("a", "b", "c"))
-    assert "the mesh has 3 dimensions, and fully_shard takes one" in says(
+    assert "the mesh has 3 dimensions, and fully_shard takes one" in raised(
         shardinit.MismatchError, Net, mesh=three)
     assert init_model(Net, mesh=three["a", "b"]).head.weight.placements[1] == Shard(0)
     group = dist.new_group([0, 1])
     if dist.get_rank() > 1:
         two = dist.device_mesh.DeviceMesh("cpu", [0, 1])
-        assert says(shardinit.MismatchError, Net, mesh=two) == (
+        assert raised(shardinit.MismatchError, Net, mesh=two) == (
             f"process {dist.get_rank()} is not in the mesh, which has 2 of 4 processes: make a mesh of all of them, "
             "or call init_model() in its processes alone")
     else:
@@ -295,22 +295,23 @@ ONES = {"shardinit": 1, "name": "ones", "dtype": "f32", "modules": {"weight": {"
 
 
 def test_init_model_rejects_wrong_arguments():
-    assert says(TypeError, Needs) == (
+    assert raised(TypeError, Needs) == (
         "init_model() calls Needs() without arguments: missing a required argument: 'config'; give it a function that "
         "has them, as `lambda: Needs(config)`")
-    assert says(TypeError, nn.Linear(2, 2)) == (
+    assert raised(TypeError, nn.Linear(2, 2)) == (
         "init_model() makes the model itself: give the class Linear, or a function that calls it; init_() fills a model "
         "that is there already")
-    assert "and str cannot be called: give a class or a function" in says(TypeError, "Model")
-    assert "`mesh` is a torch.distributed.device_mesh.DeviceMesh, not tuple: make one with init_device_mesh()" in says(
-        TypeError, Net, mesh=(2, 2))
-    assert 'which has its own: give `set={"seed": 7}`' in says(TypeError, Net, ONES, seed=7)
-    assert "which has its own" in says(TypeError, Net, ONES, engine="torch_cpu")
-    assert "give `seed` for another seed" in says(TypeError, Net, set={"seed": 7})
-    assert "unknown engine `x`" in says(ValueError, Net, engine="x")
+    assert "and str cannot be called: give a class or a function" in raised(TypeError, "Model")
+    assert "`mesh` is a torch.distributed.device_mesh.DeviceMesh, not tuple: make one with init_device_mesh()" in \
+        raised(TypeError, Net, mesh=(2, 2))
+    assert 'which has its own: give `set={"seed": 7}`' in raised(TypeError, Net, ONES, seed=7)
+    assert "which has its own" in raised(TypeError, Net, ONES, engine="torch_cpu")
+    assert "give `seed` for another seed" in raised(TypeError, Net, set={"seed": 7})
+    assert "unknown engine `x`" in raised(ValueError, Net, engine="x")
     for spec in (None, ONES):
-        assert "the constructor returned int, not a `torch.nn.Module`" in says(shardinit.CaptureError, lambda: 3, spec)
-        assert "no shape before the model has seen" in says(shardinit.CaptureError, lambda: nn.LazyLinear(3), spec)
+        assert "the constructor returned int, not a `torch.nn.Module`" in raised(
+            shardinit.CaptureError, lambda: 3, spec)
+        assert "no shape before the model has seen" in raised(shardinit.CaptureError, lambda: nn.LazyLinear(3), spec)
         with pytest.raises(shardinit.CaptureError) as caught:
             init_model(View, spec)
         assert list(caught.value.problems) == ["half"]
@@ -322,7 +323,7 @@ def test_init_model_rejects_wrong_arguments():
     def fails():
         raise OSError("no such data")
 
-    assert "no such data" in says(shardinit.CaptureError, fails) and says(OSError, fails, ONES) == "no such data"
+    assert "no such data" in raised(shardinit.CaptureError, fails) and raised(OSError, fails, ONES) == "no such data"
     assert nn.Module.__init__.__module__ == "torch.nn.modules.module"
 
 

@@ -27,11 +27,11 @@ init_model = shardinit.jax.init_model
 SHAPES = [(8, 1), (4, 2), (2, 4), (1, 8), (1, 1), (2, 1)]
 
 
-def devices_of(*shape, names=("fsdp", "tensor")):
+def make_mesh(*shape, names=("fsdp", "tensor")):
     return Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), names)
 
 
-def tree_of(key):
+def new_tree(key):
     """Returns a tree whose values have JAX's bits with JAX's engine."""
     one, two = random.split(key)
     return {"up": {"kernel": random.normal(one, (16, 32), jnp.bfloat16) * 0.02, "bias": jnp.zeros(32)},
@@ -41,7 +41,7 @@ def tree_of(key):
 WANTED = {"up": {"kernel": P("tensor", "fsdp"), "bias": P("fsdp")}, "down": {"kernel": P("fsdp"), "bias": P()}}
 
 
-def same(tree, wanted, mesh=None):
+def assert_same(tree, wanted, mesh=None):
     assert jax.tree.structure(tree) == jax.tree.structure(wanted)
     for leaf, real in zip(jax.tree.leaves(tree), jax.tree.leaves(wanted), strict=True):
         if not hasattr(real, "shape"):
@@ -53,7 +53,7 @@ def same(tree, wanted, mesh=None):
         assert np.array_equal(bits_of(leaf), bits_of(real))
 
 
-def says(error, *arguments, **options):
+def raised(error, *arguments, **options):
     with pytest.raises(error) as caught:
         init_model(*arguments, **options)
     return str(caught.value)
@@ -62,28 +62,28 @@ def says(error, *arguments, **options):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("on_devices", [False, True], ids=["host", "devices"])
 def test_jax_init_model_equals_the_captured_spec(shape, on_devices):
-    mesh = devices_of(*shape)
-    made = init_model(tree_of, mesh, WANTED, seed=4, on_devices=on_devices)
-    with shardinit.capture.jax(tree_of, seed=4).spec() as spec:
-        same(made, shardinit.jax.nest({path: spec.generate(path) for path in spec}), mesh)
+    mesh = make_mesh(*shape)
+    made = init_model(new_tree, mesh, WANTED, seed=4, on_devices=on_devices)
+    with shardinit.capture.jax(new_tree, seed=4).spec() as spec:
+        assert_same(made, shardinit.jax.nest({path: spec.generate(path) for path in spec}), mesh)
     assert made["up"]["kernel"].sharding == NamedSharding(mesh, P("tensor", "fsdp"))
     assert made["up"]["kernel"].addressable_shards[0].data.shape == (16 // shape[1], 32 // shape[0])
 
 
 @pytest.mark.parametrize("seed", [0, 9, 2**63 - 1])
 def test_jax_init_model_draws_the_numbers_of_jax(seed):
-    mesh = devices_of(4, 2)
-    same(init_model(tree_of, mesh, WANTED, seed=seed, engine="jax_threefry"), tree_of(random.key(seed)), mesh)
+    mesh = make_mesh(4, 2)
+    assert_same(init_model(new_tree, mesh, WANTED, seed=seed, engine="jax_threefry"), new_tree(random.key(seed)), mesh)
 
 
 @pytest.mark.parametrize("shardings", [
     None, P(), P("fsdp"), lambda info: P("tensor") if len(info.shape) > 1 else P(),
     {"up.kernel": P("fsdp"), "up.bias": P(), "down.kernel": P(None, "tensor"), "down.bias": P(("fsdp", "tensor"))}])
 def test_jax_init_model_accepts_shardings_in_any_form(shardings):
-    mesh = devices_of(4, 2)
+    mesh = make_mesh(4, 2)
     given = NamedSharding(mesh, P("fsdp")) if shardings == P("fsdp") else shardings
-    made, same_made = init_model(tree_of, mesh, shardings), init_model(tree_of, mesh, given)
-    same(made, same_made, mesh)
+    made, same_made = init_model(new_tree, mesh, shardings), init_model(new_tree, mesh, given)
+    assert_same(made, same_made, mesh)
     assert jax.tree.map(lambda x: x.sharding, made) == jax.tree.map(lambda x: x.sharding, same_made)
     kernel = made["up"]["kernel"].sharding.spec
     assert kernel == {type(None): P(None, None), P: shardings, dict: P("fsdp")}.get(type(shardings), P("tensor"))
@@ -99,15 +99,15 @@ def test_jax_init_model_makes_no_whole_array(monkeypatch):
 
     monkeypatch.setattr(shardinit.Spec, "generate", recording)
 
-    init_model(lambda key: {"w": random.normal(key, (1 << 10, 1 << 10))}, devices_of(8, 1), P("fsdp"))
+    init_model(lambda key: {"w": random.normal(key, (1 << 10, 1 << 10))}, make_mesh(8, 1), P("fsdp"))
     assert made and max(made) <= (1 << 20) // 8 and sum(made) <= 1 << 20
     # Tracing 16 TB takes a moment, and nothing is allocated.
     with pytest.raises(shardinit.CaptureError):
-        init_model(lambda key: {"w": jnp.sort(random.normal(key, (1 << 22, 1 << 20)))}, devices_of(8, 1), P("fsdp"))
+        init_model(lambda key: {"w": jnp.sort(random.normal(key, (1 << 22, 1 << 20)))}, make_mesh(8, 1), P("fsdp"))
 
 
 def test_jax_init_model_equals_a_given_spec(tmp_path):
-    mesh = devices_of(2, 2)
+    mesh = make_mesh(2, 2)
     text = """
 shardinit: 1
 name: tree
@@ -125,16 +125,16 @@ modules:
     with shardinit.open_spec(path) as spec:
         wanted = shardinit.jax.nest({p: spec.generate(p) for p in spec})
         for given in (path, str(path), spec, yaml.safe_load(text)):
-            made = init_model(tree_of, mesh, spec=given)
-            same(made, wanted, mesh)
+            made = init_model(new_tree, mesh, spec=given)
+            assert_same(made, wanted, mesh)
             assert made["up"]["kernel"].sharding.spec == P(("tensor",), ("fsdp",))
-    same(init_model(tree_of, mesh, spec=path, on_devices=True), wanted, mesh)
-    seeded = init_model(tree_of, mesh, P(), path, set={"seed": 5})
+    assert_same(init_model(new_tree, mesh, spec=path, on_devices=True), wanted, mesh)
+    seeded = init_model(new_tree, mesh, P(), path, set={"seed": 5})
     assert np.array_equal(seeded["down"]["kernel"], shardinit.generate(path, "down.kernel", set={"seed": 5}))
-    renamed = init_model(lambda key: {"model": tree_of(key)}, mesh, spec=path, rename=lambda n: n.removeprefix("model."))
-    same(renamed["model"], wanted, mesh)
-    assert "is a checkpoint, not a spec: shardinit.jax.load() takes it" in says(
-        shardinit.SpecError, tree_of, mesh, spec=gen_ok(text, tmp_path))
+    renamed = init_model(lambda key: {"model": new_tree(key)}, mesh, spec=path, rename=lambda n: n.removeprefix("model."))
+    assert_same(renamed["model"], wanted, mesh)
+    assert "is a checkpoint, not a spec: shardinit.jax.load() takes it" in raised(
+        shardinit.SpecError, new_tree, mesh, spec=gen_ok(text, tmp_path))
 
 
 def test_jax_init_model_makes_an_equinox_model():
@@ -151,14 +151,14 @@ def test_jax_init_model_makes_an_equinox_model():
             self.dropout = equinox.nn.Dropout(0.5)
             self.key, self.name = random.fold_in(key, 3), "a model"
 
-    mesh = devices_of(4, 2)
+    mesh = make_mesh(4, 2)
     made = init_model(Model, mesh, lambda info: P("fsdp"), seed=6, engine="jax_threefry")
-    same(made, Model(random.key(6)), mesh)
+    assert_same(made, Model(random.key(6)), mesh)
     assert made.name == "a model" and made.mlp.layers[0].weight.sharding.spec == P("fsdp")
     assert equinox.filter_vmap(made.mlp)(jnp.ones((3, 16))).shape == (3, 8)
     assert "equinox" in type(made.mlp).__module__ and math.isclose(made.dropout.p, 0.5)
     # A function with more arguments than a key.
-    error = says(shardinit.CaptureError, equinox.nn.Linear, mesh)
+    error = raised(shardinit.CaptureError, equinox.nn.Linear, mesh)
     assert "missing 2 required positional arguments: 'in_features' and 'out_features'" in error
     assert error.endswith("as `lambda key: Linear(config, key=key)`, and of data the shapes, as `jax.numpy.zeros(shape)`")
 
@@ -169,17 +169,17 @@ def test_jax_init_model_follows_vmap():
     def stacked(key):
         return equinox.filter_vmap(lambda key: equinox.nn.Linear(8, 16, key=key))(random.split(key, 4))
 
-    mesh = devices_of(4, 2)
+    mesh = make_mesh(4, 2)
     made = init_model(stacked, mesh, P("fsdp"), engine="jax_threefry", seed=2)
-    same(made, stacked(random.key(2)), mesh)
-    same(init_model(stacked, mesh, P("fsdp"), engine="jax_threefry", seed=2, on_devices=True), made, mesh)
+    assert_same(made, stacked(random.key(2)), mesh)
+    assert_same(init_model(stacked, mesh, P("fsdp"), engine="jax_threefry", seed=2, on_devices=True), made, mesh)
 
 
 def test_jax_init_model_makes_flax_models():
     client_of("flax")
     from flax import linen, nnx
 
-    mesh = devices_of(4, 2)
+    mesh = make_mesh(4, 2)
     dense = linen.Dense(32)
     made = init_model(lambda rng: dense.init(rng, jnp.zeros((1, 16))), mesh, P())
     assert made["params"]["kernel"].sharding == NamedSharding(mesh, P()) and 0.1 < made["params"]["kernel"].std() < 0.4
@@ -200,30 +200,30 @@ def test_jax_init_model_makes_flax_models():
 
 
 def test_jax_init_model_rejects_wrong_arguments():
-    mesh = devices_of(4, 2)
-    assert says(TypeError, tree_of, (4, 2)) == "`mesh` is a jax.sharding.Mesh, not tuple"
-    assert "and dict cannot be called: give a class or a function, as `lambda key: Model(config, key=key)`" in says(
+    mesh = make_mesh(4, 2)
+    assert raised(TypeError, new_tree, (4, 2)) == "`mesh` is a jax.sharding.Mesh, not tuple"
+    assert "and dict cannot be called: give a class or a function, as `lambda key: Model(config, key=key)`" in raised(
         TypeError, {}, mesh)
-    assert 'which has its own: give `set={"seed": 7}`' in says(TypeError, tree_of, mesh, spec=TINY, seed=7)
-    assert "give `seed` for another seed" in says(TypeError, tree_of, mesh, set={"seed": 7})
-    assert "unknown engine `torch_cpu`" in says(ValueError, tree_of, mesh, engine="torch_cpu")
-    other = says(shardinit.MismatchError, tree_of, mesh, NamedSharding(devices_of(2, 2), P()))
+    assert 'which has its own: give `set={"seed": 7}`' in raised(TypeError, new_tree, mesh, spec=TINY, seed=7)
+    assert "give `seed` for another seed" in raised(TypeError, new_tree, mesh, set={"seed": 7})
+    assert "unknown engine `torch_cpu`" in raised(ValueError, new_tree, mesh, engine="torch_cpu")
+    other = raised(shardinit.MismatchError, new_tree, mesh, NamedSharding(make_mesh(2, 2), P()))
     assert "up.kernel: its 4 devices are not the 8 of the mesh" in other
-    three = devices_of(3, 1)
-    assert "down.bias: " in says(shardinit.MismatchError, tree_of, three, P("fsdp")) and "3" in says(
-        shardinit.MismatchError, tree_of, three, P("fsdp"))
-    data = devices_of(8, names=("data",))
-    lacking = says(shardinit.MismatchError, tree_of, data, spec=TINY)
+    three = make_mesh(3, 1)
+    assert "down.bias: " in raised(shardinit.MismatchError, new_tree, three, P("fsdp")) and "3" in raised(
+        shardinit.MismatchError, new_tree, three, P("fsdp"))
+    data = make_mesh(8, names=("data",))
+    lacking = raised(shardinit.MismatchError, new_tree, data, spec=TINY)
     assert "over the axis `tensor`, which the mesh does not have" in lacking
     assert "hint: give `shardings`, or name the axes of the mesh as the spec does" in lacking
     with pytest.raises(shardinit.MismatchError) as caught:
-        init_model(tree_of, mesh, P(), TINY)
+        init_model(new_tree, mesh, P(), TINY)
     assert "up.kernel" in caught.value.missing and "lm_head.weight" in caught.value.unexpected
     assert "hint: if the spec is of another model, leave it out" in str(caught.value)
-    assert "with `on_devices` a spec is a file, not Spec" in says(
-        TypeError, tree_of, mesh, P(), shardinit.open_spec(TINY), on_devices=True)
+    assert "with `on_devices` a spec is a file, not Spec" in raised(
+        TypeError, new_tree, mesh, P(), shardinit.open_spec(TINY), on_devices=True)
     with pytest.raises(shardinit.CaptureError) as caught:
         init_model(lambda key: {"w": random.permutation(key, 40)}, mesh, P())
     assert list(caught.value.problems) == ["w"]
-    missing = says(shardinit.CaptureError, lambda key, x: x, mesh)
+    missing = raised(shardinit.CaptureError, lambda key, x: x, mesh)
     assert "missing 1 required positional argument: 'x'" in missing and "of data the shapes" in missing

@@ -33,11 +33,11 @@ def tiny(tmp_path_factory):
     return gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
 
 
-def devices_of(*shape, names=("fsdp", "tensor")):
+def make_mesh(*shape, names=("fsdp", "tensor")):
     return Mesh(np.array(jax.devices()).reshape(shape), names[: len(shape)])
 
 
-def equal(array, words):
+def assert_equal(array, words):
     assert array.shape == words.shape
     for shard in array.addressable_shards:
         assert np.array_equal(bits_of(shard.data), words[shard.index])
@@ -48,7 +48,7 @@ def equal(array, words):
 def test_jax_loads_the_specs_partition_on_other_meshes(tiny, shape, files):
     wanted = reassemble(tiny)
     source = tiny if files else shardinit.open_spec(TINY)
-    shardings = shardinit.jax.shardings_of(source, devices_of(*shape))
+    shardings = shardinit.jax.shardings_of(source, make_mesh(*shape))
     if files:
         arrays = shardinit.jax.load(tiny, shardings, verify=True)
     else:
@@ -56,7 +56,7 @@ def test_jax_loads_the_specs_partition_on_other_meshes(tiny, shape, files):
     assert set(arrays) == set(wanted)
     for path, array in arrays.items():
         assert array.dtype == jnp.bfloat16 and array.sharding == shardings[path]
-        equal(array, wanted[path][1])
+        assert_equal(array, wanted[path][1])
     assert arrays["lm_head.weight"].sharding.spec == P(("tensor",), ("fsdp",))
 
 
@@ -73,9 +73,9 @@ def test_each_device_reads_only_its_slice(tiny, spec, monkeypatch):
         return plain(self, path, slices, out, **options)
 
     monkeypatch.setattr(shardinit.Checkpoint, "jobs", recording)
-    sharding = NamedSharding(devices_of(4, 2), spec)
+    sharding = NamedSharding(make_mesh(4, 2), spec)
     array = shardinit.jax.load(checkpoint, sharding, keys=[path])[path]
-    equal(array, words)
+    assert_equal(array, words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     shard = math.prod(sharding.shard_shape(words.shape)) * 2
     # Each distinct slice is read once, with exactly its size; replicas share it.
@@ -99,8 +99,8 @@ def test_each_device_generates_only_its_slice(tiny, spec, monkeypatch):
         return array
 
     monkeypatch.setattr(shardinit.Spec, "generate", recording)
-    sharding = NamedSharding(devices_of(4, 2), spec)
-    equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
+    sharding = NamedSharding(make_mesh(4, 2), spec)
+    assert_equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     assert made == [math.prod(sharding.shard_shape(words.shape)) * 2] * len(slices)
     assert sum(made) == words.nbytes  # replicas share a value that is made once
@@ -126,14 +126,14 @@ def test_jax_loads_every_dtype(tmp_path):
     finally:
         jax.config.update("jax_enable_x64", False)
     for path, array in arrays.items():
-        equal(array, wanted[path][1])
+        assert_equal(array, wanted[path][1])
     assert {str(a.dtype) for a in arrays.values()} == {"float32", "float64", "float16", "bfloat16"}
 
 
 def test_jax_load_accepts_nested_shardings_and_functions(tiny):
-    mesh = devices_of(8, names=("x",))
+    mesh = make_mesh(8, names=("x",))
     tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
-    equal(
+    assert_equal(
         tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
         reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
     )
@@ -143,7 +143,7 @@ def test_jax_load_accepts_nested_shardings_and_functions(tiny):
 
 
 def test_jax_load_reports_all_mismatches(tiny):
-    mesh = devices_of(8, names=("x",))
+    mesh = make_mesh(8, names=("x",))
     shardings = dict.fromkeys(shardinit.open(tiny).tensors, NamedSharding(mesh, P()))
     del shardings["model.norm.weight"], shardings["lm_head.weight"]
     shardings["model.layers.7.mlp.up_proj.weight"] = NamedSharding(mesh, P())
@@ -164,7 +164,7 @@ def test_jax_load_reports_all_mismatches(tiny):
     with pytest.raises(
         shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"
     ):
-        shardinit.jax.shardings_of(tiny, devices_of(8))
+        shardinit.jax.shardings_of(tiny, make_mesh(8))
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(tiny, keys=["a", "lm_head.weight", "b"])
     assert caught.value.missing == ["a", "b"]
@@ -239,7 +239,7 @@ def test_equinox_scans_over_stacked_layers(tmp_path):
             return jax.lax.scan(lambda x, layer: (eqx.combine(layer, static)(x), None), self.embed(token), arrays)[0]
 
     skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
-    model = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()))
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(make_mesh(8, names=("x",)), P()))
     x = wanted["embed.weight"][3]
     for i in range(3):
         of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.weight", "up.bias", "down.weight", "down.bias")}
@@ -269,7 +269,7 @@ def test_flax_scans_over_stacked_layers(tmp_path):
     one = jnp.eye(8)[3]
     skeleton = jax.eval_shape(Model().init, jax.random.key(0), one)["params"]
     assert skeleton["layers"]["up"]["kernel"].shape == (3, 16, 24)
-    params = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()))
+    params = shardinit.jax.fill(skeleton, out, NamedSharding(make_mesh(8, names=("x",)), P()))
     x = wanted["embed.kernel"][3]
     for i in range(3):
         of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.kernel", "up.bias", "down.kernel", "down.bias")}
@@ -310,7 +310,7 @@ def test_haliax_folds_over_stacked_layers(tmp_path):
             return self.layers.fold(self.embed(token))
 
     skeleton = eqx.filter_eval_shape(Model.init, jax.random.key(0))
-    model = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()),
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(make_mesh(8, names=("x",)), P()),
                                rename=lambda path: path.replace(".stacked.", "."))
     assert model.layers.stacked.up.weight.axes == (Layers, Mlp, Embed)
     x = wanted["embed.weight"][3]
@@ -334,7 +334,7 @@ def test_flax_train_state(tmp_path):
             return linen.Dense(16, name="down")(linen.relu(linen.Dense(32, name="up")(x)))
 
     out = gen_ok(FLAX, tmp_path)
-    mesh = devices_of(4, 2, names=("fsdp", "tensor"))
+    mesh = make_mesh(4, 2, names=("fsdp", "tensor"))
     rules = [("up.kernel", P("fsdp", "tensor")), ("down.kernel", P("tensor", "fsdp")), ("bias", P())]
 
     def sharding_of(info):
@@ -363,7 +363,7 @@ def test_flax_train_state(tmp_path):
     for path, (_, words) in reassemble(out).items():
         module, leaf = path.split(".")
         by_hand[module][leaf] = jnp.asarray(words.view("<f4"))
-        equal(params[module][leaf], words)
+        assert_equal(params[module][leaf], words)
     assert np.allclose(losses, losses_of(by_hand)[1], rtol=1e-5)
 
 
@@ -376,13 +376,13 @@ def test_jax_fills_an_equinox_model(tmp_path):
         return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
 
     skeleton = eqx.filter_eval_shape(model_of, jax.random.key(0))
-    mesh = devices_of(8, names=("x",))
+    mesh = make_mesh(8, names=("x",))
     model = shardinit.jax.fill(skeleton, out, NamedSharding(mesh, P("x")))
     made = shardinit.jax.fill(skeleton, shardinit.open_spec(text=MLP), NamedSharding(mesh, P("x")))
     assert jax.tree.all(jax.tree.map(lambda a, b: not eqx.is_array(a) or bool((a == b).all()), model, made))
     for i, layer in enumerate(model.layers):
-        equal(layer.weight, wanted[f"layers.{i}.weight"][1])
-        equal(layer.bias, wanted[f"layers.{i}.bias"][1])
+        assert_equal(layer.weight, wanted[f"layers.{i}.weight"][1])
+        assert_equal(layer.bias, wanted[f"layers.{i}.bias"][1])
         assert layer.weight.sharding.spec == P("x")
     x = jnp.ones(16)
     y = eqx.filter_jit(lambda model, x: model(x))(model, x)
@@ -426,7 +426,7 @@ def test_jax_fills_a_flax_linen_model(tmp_path):
 
     out = gen_ok(FLAX, tmp_path)
     shapes = jax.eval_shape(Model().init, jax.random.key(0), jnp.ones(16))["params"]
-    shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
+    shardings = shardinit.jax.shardings_of(out, make_mesh(8, names=("a",)))
     params = shardinit.jax.load(out, shardings, nested=True)
     assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
         lambda s: (s.shape, s.dtype), shapes
@@ -450,7 +450,7 @@ def test_jax_fills_a_flax_nnx_model(tmp_path):
     out = gen_ok(FLAX, tmp_path)
     skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
     graph, state = nnx.split(skeleton)
-    shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
+    shardings = shardinit.jax.shardings_of(out, make_mesh(8, names=("a",)))
     whole = shardinit.jax.fill(skeleton, out, shardings)
     renamed = shardinit.jax.fill(state, out, shardings, rename=lambda name: name)
     state = shardinit.jax.fill(state, out, shardings)
@@ -521,7 +521,7 @@ def test_shardings_without_a_named_sharding_are_rejected(tmp_path):
                     "  placed: {shape: [8], stage: {b: 1}, init: zeros}\n")
     for source in (gen_ok(spec, tmp_path / "out"), shardinit.open_spec(spec)):
         with pytest.raises(shardinit.MismatchError) as error:
-            shardinit.jax.shardings_of(source, devices_of(2, 4, names=("a", "b")))
+            shardinit.jax.shardings_of(source, make_mesh(2, 4, names=("a", "b")))
         assert sorted(error.value.mismatching) == ["fused", "placed"]
         opened = source if isinstance(source, shardinit.Spec) else shardinit.open(source)
         assert [opened.is_extended(p) for p in ("plain", "fused", "placed")] == [False, True, True]

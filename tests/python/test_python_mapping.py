@@ -41,7 +41,7 @@ def source(request, folders):
     return shardinit.open_spec(path) if request.param == "spec" else shardinit.open(path)
 
 
-def says(error, call, *arguments, **options):
+def raised(error, call, *arguments, **options):
     with pytest.raises(error) as caught:
         call(*arguments, **options)
     return str(caught.value)
@@ -59,7 +59,7 @@ def test_sources_are_mappings(source):
     assert source.get("nope") is None and source.get("scale").path == "scale"
     assert [view.path for view in source.values()] == paths
     assert source == source and source != shardinit.open_spec(text=SMALL) and len({source, source}) == 1
-    assert "did you mean `scale`?" in says(KeyError, lambda: source["scales"])
+    assert "did you mean `scale`?" in raised(KeyError, lambda: source["scales"])
     with pytest.raises(TypeError):
         source["scale"] = 1
     with pytest.raises(TypeError):
@@ -76,10 +76,10 @@ def test_tensor_view_reads_the_requested_slice(source):
     assert np.array_equal(view, whole) and np.array_equal(np.stack(list(view)), whole)
     assert np.asarray(view, np.float64).dtype == np.float64 and source["scale"][()] == 1
     assert repr(view) == "<shardinit.TensorView 'layers.3.weight': f32 [6, 4]>"
-    assert says(TypeError, len, source["scale"]) == "`scale` is a scalar, which has no length"
-    assert "neither true nor false" in says(TypeError, bool, view)
-    assert "always a copy" in says(ValueError, np.asarray, view, copy=False)
-    assert "has step 2" in says(ValueError, lambda: view[::2])
+    assert raised(TypeError, len, source["scale"]) == "`scale` is a scalar, which has no length"
+    assert "neither true nor false" in raised(TypeError, bool, view)
+    assert "always a copy" in raised(ValueError, np.asarray, view, copy=False)
+    assert "has step 2" in raised(ValueError, lambda: view[::2])
     assert view.info.shape == view.info.global_shape == (6, 4)
 
 
@@ -232,13 +232,13 @@ def test_mappings_that_yaml_cannot_represent_are_rejected():
         (ValueError, {"a": {"b": circle}}, "`a.b[0]`: the value contains itself"),
         (ValueError, deep, "it is more than 100 levels deep"),
     ):
-        message = says(error, open_spec, spec)
+        message = raised(error, open_spec, spec)
         assert message.startswith("cannot write the spec as YAML: ") and why in message
     made = {**yaml.safe_load(SMALL), "modules": {"w": {"shape": [2], "init": {"constant": {"value": float("nan")}}}}}
-    assert "expected a finite number, but found `.nan`" in says(shardinit.SpecError, open_spec, made)
-    assert "not both: each is a spec" in says(TypeError, open_spec, made, text=SMALL)
+    assert "expected a finite number, but found `.nan`" in raised(shardinit.SpecError, open_spec, made)
+    assert "not both: each is a spec" in raised(TypeError, open_spec, made, text=SMALL)
     opened = open_spec(text=SMALL)
-    assert "is open already" in says(TypeError, open_spec, opened)
+    assert "is open already" in raised(TypeError, open_spec, opened)
 
 
 # ---- Other processes.
@@ -284,18 +284,18 @@ def test_spawned_processes_can_use_sources(folders):
 
     infos = shardinit.open_spec(folders["spec"]).info("scale"), shardinit.open(folders["checkpoint"]).info("scale")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert "the spec has no tensor `nope`" in says(shardinit.UnknownTensorError, pool.apply, fails, (folders["spec"],))
+        assert "the spec has no tensor `nope`" in raised(shardinit.UnknownTensorError, pool.apply, fails, (folders["spec"],))
         assert pool.map(type, infos) == [shardinit.SpecTensorInfo, shardinit.StoredTensorInfo]
     loader = DataLoader(Rows(folders["checkpoint"]), batch_size=6, num_workers=1, multiprocessing_context="spawn")
     (rows,) = list(loader)
     assert torch.equal(rows, torch.from_numpy(shardinit.open(folders["checkpoint"]).read("layers.0.weight")))
     held = DataLoader(Held(folders["checkpoint"]), num_workers=1, multiprocessing_context="spawn")
-    assert "a checkpoint that is open cannot be pickled" in says(TypeError, list, held)
-    assert "pickle its path, and open it there" in says(TypeError, pickle.dumps, shardinit.open(folders["export"])["scale"])
+    assert "a checkpoint that is open cannot be pickled" in raised(TypeError, list, held)
+    assert "pickle its path, and open it there" in raised(TypeError, pickle.dumps, shardinit.open(folders["export"])["scale"])
 
 
 def test_captured_spec_has_a_short_repr_and_is_not_pickled():
     torch = client_of("torch")
     captured = shardinit.capture.torch(torch.nn.Linear, 3, 4, seed=5)
     assert repr(captured) == "<shardinit.capture.Captured: Linear, 2 tensors, seed 5>"
-    assert "write() it, and open the file there" in says(TypeError, pickle.dumps, captured)
+    assert "write() it, and open the file there" in raised(TypeError, pickle.dumps, captured)

@@ -29,7 +29,7 @@ def spec(tmp_path):
     return tmp_path / "x.yaml"
 
 
-def says(error, call, *arguments, **options):
+def raised(error, call, *arguments, **options):
     with pytest.raises(error) as caught:
         call(*arguments, **options)
     return str(caught.value)
@@ -49,26 +49,26 @@ def test_spec_given_instead_of_a_checkpoint(spec):
         (lambda: shardinit.jax.load(spec), "shardinit.jax.init_sharded"),
         (lambda: shardinit.jax.fill({}, spec), "shardinit.jax.init_sharded"),
     ):
-        assert says(no, call) == (
+        assert raised(no, call) == (
             f"`{spec}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
             f"with `shardinit gen {spec} -o DIR`"
         )
     for path in (spec.parent / "no.yaml", spec.parent / "no"):
-        assert says(no, shardinit.open, path) == (
+        assert raised(no, shardinit.open, path) == (
             f"`{path}` is not a checkpoint: there is no such folder"
         )
     (spec.parent / "notes").write_text("")
-    assert says(no, shardinit.open, spec.parent / "notes").startswith(
+    assert raised(no, shardinit.open, spec.parent / "notes").startswith(
         f"`{spec.parent / 'notes'}` is not a checkpoint, which is the folder that "
         "`shardinit gen` writes\n  note: "
     )
     (spec.parent / "model.bin").write_text("")
-    assert says(shardinit.FormatError, shardinit.open, spec.parent / "model.bin") == (
+    assert raised(shardinit.FormatError, shardinit.open, spec.parent / "model.bin") == (
         f"cannot read `{spec.parent / 'model.bin'}` as a file of PyTorch: it is too short"
     )
     (spec.parent / "model.bin").unlink()
-    assert "it has no manifest.json (which is written last" in says(no, shardinit.open, spec.parent)
-    assert says(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
+    assert "it has no manifest.json (which is written last" in raised(no, shardinit.open, spec.parent)
+    assert raised(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
         "a checkpoint is a folder, or an open checkpoint or spec, not dict"
     )
 
@@ -87,15 +87,15 @@ def test_checkpoint_given_instead_of_a_spec(spec):
         (lambda it: shardinit.generate(it, "weight"), "shardinit.open"),
     ):
         wanted = f"`{out}` is a checkpoint, not a spec: {instead}() takes it"
-        assert says(shardinit.SpecError, call, out) == wanted
-        assert says(TypeError, call, opened) == wanted
-    assert says(shardinit.SpecError, shardinit.open_spec, out) == (
+        assert raised(shardinit.SpecError, call, out) == wanted
+        assert raised(TypeError, call, opened) == wanted
+    assert raised(shardinit.SpecError, shardinit.open_spec, out) == (
         f"`{out}` is a checkpoint, not a spec: shardinit.open() takes it"
     )
-    assert says(shardinit.SpecError, shardinit.open_spec, spec.parent) == (
+    assert raised(shardinit.SpecError, shardinit.open_spec, spec.parent) == (
         f"`{spec.parent}` is a folder, not a spec, which is a YAML file"
     )
-    assert says(TypeError, shardinit.generate, 7, "weight") == (
+    assert raised(TypeError, shardinit.generate, 7, "weight") == (
         "a spec is a YAML file or an open spec, not int"
     )
     # If `text` is given, the path only names the spec and the folder for includes.
@@ -106,16 +106,16 @@ def test_torch_functions_reject_what_is_not_a_model(spec):
     client_of("torch")
     import torch
 
-    assert says(TypeError, shardinit.torch.init_, "x", spec) == (
+    assert raised(TypeError, shardinit.torch.init_, "x", spec) == (
         "init_() fills a torch.nn.Module, its first argument, not str; the spec is the second: "
         "init_(model, SPEC)"
     )
-    assert says(TypeError, shardinit.torch.load_into, {}, spec) == (
+    assert raised(TypeError, shardinit.torch.load_into, {}, spec) == (
         "load_into() fills a torch.nn.Module, its first argument, not dict"
     )
     lazy = torch.nn.LazyLinear(4)
     error = shardinit.MismatchError
-    assert "  mismatching (2):\n    weight: is not initialized: run the model once" in says(
+    assert "  mismatching (2):\n    weight: is not initialized: run the model once" in raised(
         error, shardinit.torch.init_, lazy, spec
     )
 
@@ -142,12 +142,12 @@ def test_out_of_another_dtype_is_rejected(spec):
     torch, jax = client_of("torch"), client_of("jax")
     for opened in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):
-            assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in says(
+            assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in raised(
                 ValueError, opened.read, "weight", out=np.zeros((4, 4), dtype))
-        assert "elements of `out` may lie in the same memory: its strides are (0, 4)" in says(
+        assert "elements of `out` may lie in the same memory: its strides are (0, 4)" in raised(
             ValueError, opened.read, "weight", out=np.lib.stride_tricks.as_strided(np.zeros(4, "f4"), (4, 4), (0, 4)))
         for out, kind in ((torch.zeros(4, 4), "torch.Tensor"), (jax.numpy.zeros((4, 4)), "ArrayImpl"), ([], "list")):
-            message = says(TypeError, opened.read, "weight", out=out)
+            message = raised(TypeError, opened.read, "weight", out=out)
             assert message.startswith("`out` is a numpy.ndarray, not ") and f"{kind}: read" in message
         tensor = torch.zeros(4, 4)
         assert opened.read("weight", out=tensor.numpy()).all() and tensor.bool().all()
@@ -163,7 +163,7 @@ def test_copies_are_independent_of_their_original(spec, capfd):
         made.close()
         assert made.read("weight").all() if made.noun == "checkpoint" else True
         for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
-            assert says(TypeError, pickle.dumps, made, protocol) == (
+            assert raised(TypeError, pickle.dumps, made, protocol) == (
                 f"a {made.noun} that is open cannot be pickled, since what it stands for may be another where it is "
                 "loaded: pickle its path, and open it there")
         copied = copy.copy(shardinit.open_spec(spec))

@@ -172,7 +172,7 @@ def test_reader_reads_several_boxes_of_a_rank(tmp_path):
     assert checkpoint.read("count") == 7 and checkpoint.read("count").dtype == np.int64
 
 
-def output_of(code):
+def run_python(code):
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": PACKAGE},
@@ -190,7 +190,7 @@ def test_bf16_is_returned_as_bits_without_ml_dtypes(tiny):
         "assert c.tensors['lm_head.weight'].is_bits\n"
         "import hashlib; print(a.dtype, hashlib.sha256(a.tobytes()).hexdigest())"
     )
-    found = output_of(code).split()
+    found = run_python(code).split()
     assert found == ["uint16", digest_of(reassemble(tiny)["lm_head.weight"][1].tobytes())]
 
 
@@ -203,7 +203,7 @@ def test_reader_needs_only_numpy(tiny):
         "    try: getattr(shardinit, name)\n"
         "    except ImportError as error: print(error)\n"
     )
-    found = output_of(code)
+    found = run_python(code)
     assert found == (
         "shardinit.torch needs PyTorch: pip install torch\n"
         'shardinit.jax needs JAX: pip install "jax[cpu]"\n'
@@ -296,7 +296,7 @@ modules:
     place = json.loads((out / "ranks/rank-00000.json").read_text())["boxes"][0]["file_offset"]
     fd = os.open(out / "ranks/rank-00000.h5", os.O_RDONLY)
 
-    def plain_one():
+    def read_plainly():
         os.preadv(fd, [np.empty(size, np.uint8)], place)
 
     def timed(f):
@@ -306,7 +306,7 @@ modules:
 
     plain, ours = [], []
     for _ in range(12):  # alternating, since the machine has other work too
-        plain.append(timed(plain_one))
+        plain.append(timed(read_plainly))
         ours.append(timed(lambda: checkpoint.read("t")))
     os.close(fd)
     with h5py.File(out / "ranks/rank-00000.h5") as file:
@@ -446,7 +446,7 @@ def test_reader_reports_damage(tmp_path):
         shardinit.open(out).read("matrix")
 
 
-def edit_it(manifest, *keys_and_value):
+def edit_manifest(manifest, *keys_and_value):
     *keys, last, value = keys_and_value
     for key in keys:
         manifest = manifest[key]
@@ -516,7 +516,7 @@ HOSTILE = [
 def test_reader_rejects_malicious_manifests(awkward, tmp_path, edit):
     manifest = json.loads((awkward / "manifest.json").read_text())
     assert manifest["tensors"][4]["path"] == "wide"
-    edit_it(manifest, *edit)
+    edit_manifest(manifest, *edit)
     shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises((shardinit.FormatError, shardinit.DamageError)) as caught:
@@ -620,10 +620,10 @@ def test_reader_rejects_malicious_receipts(tmp_path, edit):
     assert np.array_equal(bits_of(shardinit.open(out).read("t")), words)
     receipt = json.loads((out / "ranks/rank-00000.json").read_text())
     manifest = json.loads((out / "manifest.json").read_text())
-    edit_it(receipt, *edit)
+    edit_manifest(receipt, *edit)
     text = json.dumps(receipt).encode()
     (out / "ranks/rank-00000.json").write_bytes(text)
-    edit_it(manifest, "ranks", 0, "receipt_sha256", digest_of(text))
+    edit_manifest(manifest, "ranks", 0, "receipt_sha256", digest_of(text))
     (out / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(shardinit.FormatError) as caught:
         shardinit.open(out).read("t")

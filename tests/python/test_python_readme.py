@@ -220,7 +220,7 @@ def test_example(title, tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-def packages_of(page):
+def required_packages(page):
     """Returns the packages that a guide's Python code imports and its captures need."""
     texts = [text for name, text in files_of(page).items() if name.endswith(".py")]
     commands = [command.text for command in commands_of(page)]
@@ -235,12 +235,12 @@ WITH_FRAMEWORKS = [page for page in GUIDES if any(map(needs_frameworks, commands
 def test_guides_with_frameworks_are_found():
     assert {page.stem.removeprefix("shardinit-guide-") for page in WITH_FRAMEWORKS} == {
         "initializer", "maxtext", "transformers"}
-    assert packages_of(next(page for page in GUIDES if page.stem.endswith("-transformers"))) == {
+    assert required_packages(next(page for page in GUIDES if page.stem.endswith("-transformers"))) == {
         "equinox", "jax", "torch", "transformers"}
 
 
 @pytest.mark.parametrize("page", WITH_FRAMEWORKS, ids=lambda page: page.stem)
 def test_guide(page, tmp_path):
-    for package in packages_of(page):
+    for package in required_packages(page):
         client_of(package)
     run_guide(page, tmp_path, lambda command: True)

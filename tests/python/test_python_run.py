@@ -32,14 +32,14 @@ SMALL = {"vars.d": 64, "vars.ff": 128, "vars.layers": 1, "vars.heads": 4, "vars.
          "vars.head_dim": 16, "vars.vocab": 512, "vars.experts": 2}
 
 
-def devices_of(*shape, names=("fsdp", "tensor")):
+def make_mesh(*shape, names=("fsdp", "tensor")):
     return Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), names)
 
 
-EIGHT = {"fsdp": devices_of(4, 2), "experts": devices_of(2, 2, 2, names=("fsdp", "expert", "tensor"))}
+EIGHT = {"fsdp": make_mesh(4, 2), "experts": make_mesh(2, 2, 2, names=("fsdp", "expert", "tensor"))}
 
 
-def equal(arrays, wanted):
+def assert_equal(arrays, wanted):
     assert list(arrays) == list(wanted)
     for path, array in arrays.items():
         assert array.shape == wanted[path].shape
@@ -47,7 +47,7 @@ def equal(arrays, wanted):
             assert np.array_equal(bits_of(shard.data), bits_of(wanted[path])[shard.index]), path
 
 
-def wanted_one(spec, **options):
+def expected_tensors(spec, **options):
     with shardinit.open_spec(spec, **options) as opened:
         return {path: opened.read(path) for path in opened.tensors}
 
@@ -71,21 +71,21 @@ def forms(tmp_path_factory):
 def test_run_computes_the_bits_of_gen_on_eight_devices(tiny, forms, form):
     mesh = EIGHT["fsdp"]
     arrays = shardinit.jax.run(forms[form], mesh)
-    equal(arrays, {path: tiny[path] for path in arrays})
+    assert_equal(arrays, {path: tiny[path] for path in arrays})
     assert set(arrays) == set(tiny)
     assert arrays["lm_head.weight"].sharding == NamedSharding(mesh, P(("tensor",), ("fsdp",)))
     assert arrays["lm_head.weight"].dtype == jnp.bfloat16
 
 
 def test_run_computes_the_bits_of_gen_on_one_device(tiny, forms):
-    one = devices_of(1, 1)
+    one = make_mesh(1, 1)
     arrays = shardinit.jax.run(forms["kinds"], one)
-    equal(arrays, {path: tiny[path] for path in arrays})
+    assert_equal(arrays, {path: tiny[path] for path in arrays})
     module = forms["kinds"].parent / "one.mlir"
     run_ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "**.layers.0.mlp.**", "-o", module)
-    again = shardinit.jax.run(module, devices_of(1, names=("x",)))
+    again = shardinit.jax.run(module, make_mesh(1, names=("x",)))
     assert len(again) == 3
-    equal(again, {path: tiny[path] for path in again})
+    assert_equal(again, {path: tiny[path] for path in again})
 
 
 def test_run_makes_a_mixture_of_experts_in_another_layout():
@@ -93,20 +93,20 @@ def test_run_makes_a_mixture_of_experts_in_another_layout():
     for layout in (None, "hub"):
         # 2 experts cannot be divided among the 4 ranks of the spec's own axis `expert`.
         arrays = shardinit.jax.run(MIXTRAL, mesh, set=SMALL, layout=layout)
-        equal(arrays, wanted_one(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
+        assert_equal(arrays, expected_tensors(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
 
 
 def test_run_accepts_other_shardings(tiny, forms):
-    mesh = devices_of(8, names=("x",))
+    mesh = make_mesh(8, names=("x",))
     nested = shardinit.jax.run(TINY, mesh, lambda info: NamedSharding(mesh, P("x")), nested=True)
     table = nested["model"]["embed_tokens"]["weight"]
-    equal({"t": table}, {"t": tiny["model.embed_tokens.weight"]})
+    assert_equal({"t": table}, {"t": tiny["model.embed_tokens.weight"]})
     assert table.sharding.spec == P("x")
     for form in forms.values():
         chosen = {"lm_head.weight": NamedSharding(mesh, P(None, "x"))}
         made = shardinit.jax.run(form, mesh, chosen, keys=chosen)
         assert made["lm_head.weight"].sharding == chosen["lm_head.weight"]
-        equal(made, {"lm_head.weight": tiny["lm_head.weight"]})
+        assert_equal(made, {"lm_head.weight": tiny["lm_head.weight"]})
 
 
 # Limits of JAX's own shardings do not matter if the caller passes others.
@@ -125,21 +125,21 @@ modules:
 
 def test_run_of_uneven_shards_needs_padding_or_shardings(tmp_path):
     (tmp_path / "spec.yaml").write_text(UNEVEN)
-    spec, mesh = tmp_path / "spec.yaml", devices_of(8, names=("x",))
+    spec, mesh = tmp_path / "spec.yaml", make_mesh(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
         shardinit.jax.run(spec, mesh)
     # Tensors are padded for this mesh's sizes, not for the spec's.
     made = shardinit.jax.run(spec, mesh, set={"uneven": "pad"}, keys=["vector"])
-    padded = wanted_one(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
+    padded = expected_tensors(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
     assert made["vector"].shape == (8,) and made["vector"].sharding.spec == P(("x",))
-    equal(made, {"vector": padded})
+    assert_equal(made, {"vector": padded})
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.run(spec, mesh, NamedSharding(mesh, P()))
     assert caught.value.mismatching == {"matrix": "is f64, but jax_enable_x64 is off"}
     jax.config.update("jax_enable_x64", True)
     try:
         each = {"vector": NamedSharding(mesh, P()), "matrix": NamedSharding(mesh, P("x"))}
-        equal(shardinit.jax.run(spec, mesh, each), wanted_one(spec))
+        assert_equal(shardinit.jax.run(spec, mesh, each), expected_tensors(spec))
     finally:
         jax.config.update("jax_enable_x64", False)
 
@@ -198,7 +198,7 @@ def test_training_step_on_eight_devices():
     assert len(params["lm_head"]["weight"].sharding.device_set) == 8
 
 
-def compiled_one(spec, mesh, **options):
+def compile_kinds(spec, mesh, **options):
     """Returns tensors, shard shapes and compiled program for each distinct kind."""
     program = _jax_program.open_program(spec, mesh, False, options.get("set", ()), options.get("layout"))
     shardings = {path: NamedSharding(mesh, P(*(axes or None for axes in cut)))
@@ -220,7 +220,7 @@ def compiled_one(spec, mesh, **options):
 ], ids=["tiny", "torchtitan", "maxtext", "mixtral", "405b"])
 def test_run_computes_only_each_devices_shard(spec, mesh, options):
     """Programs are only compiled, since the largest tensor of 405B has 2 billion elements."""
-    compiled, program = compiled_one(spec, EIGHT[mesh], **options)
+    compiled, program = compile_kinds(spec, EIGHT[mesh], **options)
     for shards, each in compiled:
         text = each.as_text()
         assert not re.search(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter", text)
@@ -241,17 +241,17 @@ def test_another_seed_does_not_recompile():
     other = shardinit.jax.run(TINY, EIGHT["fsdp"], set={"seed": 5})
     assert _jax_program._compile.cache_info().misses == before
     assert not np.array_equal(bits_of(first["lm_head.weight"]), bits_of(other["lm_head.weight"]))
-    equal(other, wanted_one(TINY, set={"seed": 5}))
+    assert_equal(other, expected_tensors(TINY, set={"seed": 5}))
 
 
-def child_of(code, *arguments, **env):
+def start_child(code, *arguments, **env):
     here = os.path.dirname(os.path.abspath(__file__))
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}", **env})
 
 
-def out_of(child):
+def child_output(child):
     out, errors = child.communicate(timeout=300)
     assert child.returncode == 0, errors
     return out
@@ -270,7 +270,7 @@ mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(4, 2), ("fsdp", "ten
 shardinit.jax.run(sys.argv[1], mesh)
 print(json.dumps(counted))
 """
-    first, second = (json.loads(out_of(child_of(code, TINY, JAX_COMPILATION_CACHE_DIR=str(tmp_path))))
+    first, second = (json.loads(child_output(start_child(code, TINY, JAX_COMPILATION_CACHE_DIR=str(tmp_path))))
                      for _ in range(2))
     assert first["cache_hits"] == 0 and first["cache_misses"] == 8
     assert second == {"cache_hits": 8, "cache_misses": 0}
@@ -296,9 +296,9 @@ with shardinit.open_spec(sys.argv[1]) as spec:
             assert numpy.asarray(shard.data).tobytes() == whole[shard.index].tobytes(), path
 """
     flags = "--xla_force_host_platform_device_count=4"
-    children = [child_of(code, TINY, port, number, XLA_FLAGS=flags) for number in (0, 1)]
+    children = [start_child(code, TINY, port, number, XLA_FLAGS=flags) for number in (0, 1)]
     for child in children:
-        out_of(child)
+        child_output(child)
 
 
 def test_manual_example_runs_a_program_without_shardinit(tmp_path, tiny):
@@ -345,16 +345,16 @@ def mlp(tmp_path):
 
 def test_run_fills_an_equinox_skeleton(mlp):
     eqx = client_of("equinox")
-    mesh = devices_of(4, 2, names=("data", "tensor"))
+    mesh = make_mesh(4, 2, names=("data", "tensor"))
 
     def model_of(key):
         return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
 
     model = shardinit.jax.run(mlp, mesh, tree=eqx.filter_eval_shape(model_of, jax.random.key(0)))
-    wanted = wanted_one(mlp)
+    wanted = expected_tensors(mlp)
     for i, layer in enumerate(model.layers):
-        equal({"w": layer.weight}, {"w": wanted[f"layers.{i}.weight"]})
-        equal({"b": layer.bias}, {"b": wanted[f"layers.{i}.bias"]})
+        assert_equal({"w": layer.weight}, {"w": wanted[f"layers.{i}.weight"]})
+        assert_equal({"b": layer.bias}, {"b": wanted[f"layers.{i}.bias"]})
         assert layer.weight.sharding == NamedSharding(mesh, P(("data",), ("tensor",)))
     assert eqx.filter_jit(model)(jnp.ones(16)).shape == (16,)
 
@@ -369,13 +369,13 @@ def test_run_fills_a_flax_nnx_state(tmp_path):
             self.up = nnx.Linear(16, 32, rngs=rngs)
             self.down = nnx.Linear(32, 16, rngs=rngs)
 
-    mesh = devices_of(8, names=("a",))
+    mesh = make_mesh(8, names=("a",))
     graph, state = nnx.split(nnx.eval_shape(lambda: Model(nnx.Rngs(0))))
     model = nnx.merge(graph, shardinit.jax.run(spec, mesh, tree=state))
-    wanted = wanted_one(spec)
+    wanted = expected_tensors(spec)
     for name in ("up", "down"):
         kernel = getattr(model, name).kernel.get_value()
-        equal({"k": kernel}, {"k": wanted[f"{name}.kernel"]})
+        assert_equal({"k": kernel}, {"k": wanted[f"{name}.kernel"]})
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
 
 
@@ -392,15 +392,15 @@ def test_run_fills_a_flax_skeleton_made_under_set_mesh(tmp_path):
             self.down = nnx.Linear(32, 16, rngs=rngs)
             self.dropout = nnx.Dropout(0.1, rngs=rngs)
 
-    mesh = devices_of(8, names=("a",))
+    mesh = make_mesh(8, names=("a",))
     with jax.set_mesh(mesh):
         skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
-    wanted = wanted_one(spec)
+    wanted = expected_tensors(spec)
 
     def check(model):
         for name in ("up", "down"):
             for leaf in ("kernel", "bias"):
-                equal({"w": getattr(getattr(model, name), leaf).get_value()}, {"w": wanted[f"{name}.{leaf}"]})
+                assert_equal({"w": getattr(getattr(model, name), leaf).get_value()}, {"w": wanted[f"{name}.{leaf}"]})
         assert model.up.kernel.get_value().sharding.spec == P("a", None)
         nnx.reseed(model, default=1)
         assert model.dropout(jnp.ones(1000)).min() == 0
@@ -432,16 +432,16 @@ class Named:
 
 
 def test_run_follows_shardings_of_skeleton_leaves(mlp):
-    mesh = devices_of(8, names=("data",))
+    mesh = make_mesh(8, names=("data",))
     own, other = NamedSharding(mesh, P(None, "data")), jax.sharding.SingleDeviceSharding(jax.devices()[1])
     tree = {"layers": [{"weight": Named(jax.ShapeDtypeStruct((16, 16), "float32", sharding=sharding))}
                        for sharding in (own, other, None)]}
     (mlp.parent / "one_axis.yaml").write_text(
         MLP.replace("data: 2, tensor: 2", "data: 2").replace("data, tensor", "data"))
     filled = shardinit.jax.run(mlp.parent / "one_axis.yaml", mesh, tree=tree, strict=False)
-    wanted = wanted_one(mlp)
+    wanted = expected_tensors(mlp)
     for i, layer in enumerate(filled["layers"]):
-        equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
+        assert_equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
     # A leaf's sharding applies if it is over the mesh's devices.
     assert [layer["weight"].array.sharding for layer in filled["layers"]] == [
         own, NamedSharding(mesh, P(("data",), None)), NamedSharding(mesh, P(("data",), None))]
@@ -450,13 +450,13 @@ def test_run_follows_shardings_of_skeleton_leaves(mlp):
 def test_run_executes_the_program_of_one_rank(tmp_path):
     run_ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
     run_ok("program", TINY, "--rank", 1, "--only", "**.layers.0.mlp.**", "-o", tmp_path / "rank.mlir")
-    one = devices_of(1, names=("x",))
+    one = make_mesh(1, names=("x",))
     with shardinit.open_spec(TINY) as spec:
         wanted = {path: spec.read_local(path, 1) for path in spec.tensors}
     for name, count in (("kinds", len(wanted)), ("rank.mlir", 3)):
         made = shardinit.jax.run(tmp_path / name, one)
         assert len(made) == count
-        equal(made, {path: wanted[path] for path in made})
+        assert_equal(made, {path: wanted[path] for path in made})
         with pytest.raises(shardinit.MismatchError, match="what one rank holds, on one device; the mesh has 8"):
             shardinit.jax.run(tmp_path / name, EIGHT["fsdp"])
 
@@ -468,15 +468,15 @@ def replaced(path, old, new):
 
 
 def test_run_rejects_wrong_arguments(forms, tmp_path, monkeypatch):
-    mesh, other = EIGHT["fsdp"], devices_of(8, names=("x",))
+    mesh, other = EIGHT["fsdp"], make_mesh(8, names=("x",))
     for form in forms.values():
         with pytest.raises(shardinit.MismatchError, match="over the mesh axes `fsdp`, `tensor`; this mesh has `x`"):
             shardinit.jax.run(form, other)
-    few = devices_of(2, 2)
+    few = make_mesh(2, 2)
     with pytest.raises(shardinit.MismatchError, match="its 4 devices are not the 8 of the mesh"):
         shardinit.jax.run(TINY, mesh, NamedSharding(few, P()))
     with pytest.raises(shardinit.MismatchError, match="partitioned 3 times"):
-        shardinit.jax.run(forms["kinds"], devices_of(3, 1))
+        shardinit.jax.run(forms["kinds"], make_mesh(3, 1))
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.run(forms["kinds"], mesh, keys=["a", "lm_head.weight"])
     assert caught.value.missing == ["a"] and "missing from the program" in str(caught.value)
@@ -485,11 +485,11 @@ def test_run_rejects_wrong_arguments(forms, tmp_path, monkeypatch):
     assert caught.value.code == 2
     (tmp_path / "bad.yaml").write_text(MLP.replace("16, 16", "16, -1"))
     with pytest.raises(shardinit.SpecError, match=r"bad.yaml:10:\d+: error: dimension 1"):
-        shardinit.jax.run(tmp_path / "bad.yaml", devices_of(4, 2, names=("data", "tensor")))
+        shardinit.jax.run(tmp_path / "bad.yaml", make_mesh(4, 2, names=("data", "tensor")))
     large = MLP.replace("16, 16", "512, 512").replace("{truncated_normal: {std: 0.1}}", "orthogonal")
     (tmp_path / "large.yaml").write_text(large)
     with pytest.raises(shardinit.SpecError, match="`layers.0.weight` is an orthogonal matrix of 262144 elements"):
-        shardinit.jax.run(tmp_path / "large.yaml", devices_of(4, 2, names=("data", "tensor")))
+        shardinit.jax.run(tmp_path / "large.yaml", make_mesh(4, 2, names=("data", "tensor")))
     with pytest.raises(shardinit.FormatError, match=r"a checkpoint, not a program: shardinit.jax.load\(\)"):
         shardinit.jax.run(gen_ok(MLP, tmp_path), mesh)
     with pytest.raises(shardinit.FormatError, match="no `program.json`"):

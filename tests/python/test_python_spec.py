@@ -65,7 +65,7 @@ def awkward(tmp_path_factory):
     return reassemble(gen_ok(AWKWARD, tmp_path_factory.mktemp("awkward")))
 
 
-def equal(spec, wanted):
+def assert_equal(spec, wanted):
     assert set(spec.tensors) == set(wanted)
     for path, (dtype, words) in wanted.items():
         array = spec.generate(path)
@@ -80,7 +80,7 @@ def equal(spec, wanted):
 
 def test_spec_generates_every_tensor(tiny):
     with shardinit.open_spec(TINY) as spec:
-        equal(spec, tiny)
+        assert_equal(spec, tiny)
         assert (spec.name, spec.engine, spec.seed) == ("llama3-tiny", "philox4x32", 0)
         assert spec.mesh == shardinit.Mesh(("fsdp", "tensor"), (2, 2))
         assert spec.partition_spec("lm_head.weight") == (("tensor",), ("fsdp",))
@@ -103,7 +103,7 @@ def test_spec_generates_every_initializer_and_dtype(tmp_path):
     assert drawn == set(INITIALIZERS) - {"source", "rows_like", "parts"} and stored == set(DTYPES)
     wanted = reassemble(gen_ok(TOP + tensors, tmp_path))
     spec = shardinit.open_spec(text=TOP + tensors)
-    equal(spec, wanted)
+    assert_equal(spec, wanted)
     rng = random.Random(3)
     for path, (_, words) in wanted.items():
         slices = random_slices(words.shape, rng)
@@ -147,7 +147,7 @@ def test_spec_applies_overrides(tmp_path):
     wanted = reassemble(gen_ok(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
     for sets in ({"seed": 7, "vars.ff": "3 * d / 2"}, ["seed=7", "vars.ff=3 * d / 2"]):
         spec = shardinit.open_spec(TINY, set=sets, mesh={"fsdp": 3})
-        equal(spec, wanted)
+        assert_equal(spec, wanted)
         assert spec.mesh.shape == (3, 1) and spec.seed == 7
     path, key = "model.norm.weight", "modules.model.norm.weight.init"
     for value, number in [("zeros", 0), ({"constant": {"value": 2}}, 2)]:
@@ -171,7 +171,7 @@ def test_64_bit_seeds_are_exact(seed, tmp_path):
     assert shardinit.open(folder).seed == seed
     spec = shardinit.open_spec(TINY, set={"seed": seed})
     assert spec.seed == seed
-    equal(spec, wanted)
+    assert_equal(spec, wanted)
 
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
@@ -179,7 +179,7 @@ def test_spec_generates_slices_of_layouts(layout, tmp_path):
     """Slices are also right for tensors assembled from drawn ones."""
     wanted = reassemble(gen_ok(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
-    equal(spec, wanted)
+    assert_equal(spec, wanted)
     rng = random.Random(4)
     for path, (_, words) in wanted.items():
         for _ in range(4):
@@ -195,12 +195,12 @@ def test_threads_can_generate_from_one_spec(tiny):
     rng = random.Random(2)
     tasks = [(path, random_slices(tiny[path][1].shape, rng)) for path in tiny for _ in range(12)]
 
-    def check_it(task):
+    def check_slice(task):
         path, slices = task
         return np.array_equal(bits_of(spec.generate(path, slices)), tiny[path][1][slices])
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(check_it, tasks))
+        assert all(pool.map(check_slice, tasks))
 
 
 def test_generate_releases_the_gil():

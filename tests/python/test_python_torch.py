@@ -282,7 +282,7 @@ def test_load_into_fills_a_transformers_llama(tiny):
 # ---- Boxes of a DTensor.
 
 
-def placements_of(dimensions):
+def every_placement(dimensions):
     yield Replicate()
     for d in range(dimensions):
         yield Shard(d)
@@ -297,7 +297,7 @@ def test_local_boxes_match_pytorch():
     for shape in ((7,), (10, 3), (5, 4), (12, 12)):
         whole = torch.arange(math.prod(shape)).reshape(shape)
         for mesh in ((2,), (3,), (2, 2), (3, 2), (2, 5)):
-            for placements in itertools.product(placements_of(len(shape)), repeat=len(mesh)):
+            for placements in itertools.product(every_placement(len(shape)), repeat=len(mesh)):
                 for coordinate in itertools.product(*map(range, mesh)):
                     part = whole
                     for size, at, placement in zip(mesh, coordinate, placements, strict=True):
@@ -512,7 +512,7 @@ def load_under_fsdp1(folder):
     sharded = StateDictType.SHARDED_STATE_DICT
     mesh = init_device_mesh("cpu", (2,))
     for orig in (False, True):
-        def wrapped_one(**more):
+        def wrap_model(**more):
             options = {"use_orig_params": orig, "device_id": torch.device("cpu"), **more}
             model = Toy()
             model.head = Fsdp(model.head, **options)
@@ -524,19 +524,19 @@ def load_under_fsdp1(folder):
                     there = whole[name.replace("_fsdp_wrapped_module.", "")]
                     assert torch.equal(tensor.detach().view(there.dtype), there), name
 
-        model = wrapped_one()
+        model = wrap_model()
         assert shardinit.torch.load_into(model, folder) == ([], [])
         is_filled(model)
         # FSDP frees the gathered parameters again, so no array may pin their memory.
-        model = wrapped_one()
+        model = wrap_model()
         with Fsdp.summon_full_params(model):
             assert shardinit.torch.load_into(model.module, folder) == ([], [])
         is_filled(model)
-        model = wrapped_one(device_mesh=mesh)
+        model = wrap_model(device_mesh=mesh)
         with Fsdp.state_dict_type(model, sharded):
             assert shardinit.torch.load_into(model, folder) == ([], [])
         is_filled(model)
-        model = wrapped_one()
+        model = wrap_model()
         message = "head.weight: is a ShardedTensor in its state_dict\\(\\)(.|\\n)*hint: .*FULL_STATE_DICT.*device_mesh"
         with Fsdp.state_dict_type(model, sharded), pytest.raises(shardinit.MismatchError, match=message):
             shardinit.torch.load_into(model, folder)

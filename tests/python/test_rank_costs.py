@@ -125,7 +125,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def peak_of(*arguments):
+def peak_ram(*arguments):
     """Returns the peak memory of a command in bytes."""
     return 1024 * int(run_ok(*arguments, wrap=[sys.executable, "-SEc", START]).stdout)
 
@@ -142,10 +142,10 @@ modules:
     weight: {shape: [8, 128], init: {normal: {std: 0.02}}}
 """)
     out = tmp_path / "out"
-    assert peak_of("gen", tmp_path / "spec.yaml", "-o", out) < 152e6
-    assert peak_of("finalize", out) < 140e6
-    assert peak_of("verify", out) < 52e6
-    assert peak_of("status", out) < 47e6
+    assert peak_ram("gen", tmp_path / "spec.yaml", "-o", out) < 152e6
+    assert peak_ram("finalize", out) < 140e6
+    assert peak_ram("verify", out) < 52e6
+    assert peak_ram("status", out) < 47e6
 
 
 def test_memory_of_the_most_tensors_of_a_spec(tmp_path):
@@ -164,7 +164,7 @@ modules:
     mlp.down_proj.weight: {shape: [4, 8], axes: [null, mlp], init: {normal: {std: 0.02}}}
 """)
     for command in ("validate", "plan"):
-        assert peak_of(command, tmp_path / "spec.yaml") < 512 * 2**20, command
+        assert peak_ram(command, tmp_path / "spec.yaml") < 512 * 2**20, command
 
 
 def many_pieces(path, tensors, ranks):
@@ -184,7 +184,7 @@ modules:
 def test_memory_of_one_part_of_a_large_export(tmp_path):
     """Metadata between the chunks is made file by file; for all files together it would take 1.3 GB."""
     spec, out = many_pieces(tmp_path / "spec.yaml", 1000, 500), tmp_path / "out"
-    assert peak_of("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
+    assert peak_ram("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
     assert not out.exists()
 
 

@@ -54,12 +54,12 @@ def module(package):
     return names.get(package, package.replace("-", "_"))
 
 
-def code_of(text):
+def code_spans(text):
     """Returns the texts between backticks."""
     return re.findall(r"`([^`]*)`", text)
 
 
-def source_of(file):
+def read_test_source(file):
     """Returns the text of a test file and of the modules in this folder that it imports."""
     text = (HERE / file).read_text()
     names = re.findall(r"\b(?:from|import) (\w+)", text)
@@ -68,7 +68,7 @@ def source_of(file):
 
 def mistake(row):
     """Returns why a row is invalid, or None."""
-    if not row.trainer or not code_of(row.lines) and row.run_by != "untested":
+    if not row.trainer or not code_spans(row.lines) and row.run_by != "untested":
         return "says nothing"
     if row.run_by == "untested":
         return None
@@ -82,7 +82,7 @@ def mistake(row):
         return f"names {row.run_by}, which is not there"
     if "mark.skip" in "".join(map(ast.unparse, tests[name].decorator_list)):
         return f"names {row.run_by}, which is skipped"
-    source = source_of(file)
+    source = read_test_source(file)
     for package, *version in packages(row):
         if version != [PINS.get(package)]:
             return f"has {package} {version}, and the requirements {PINS.get(package)}"
@@ -90,7 +90,7 @@ def mistake(row):
             return f"names {row.run_by}, which does not import {package}"
     if name in ("test_row", "test_example"):  # these tests run the line unchanged
         return None
-    for called in re.findall(r"(\w+)\(", "".join(code_of(row.lines))):
+    for called in re.findall(r"(\w+)\(", "".join(code_spans(row.lines))):
         if called + "(" not in source:
             return f"names {row.run_by}, which does not call {called}"
     for value in re.findall(r"--(?:to|layout) ([\w-]+)", row.command):
@@ -159,7 +159,7 @@ def test_guides_use_lines_of_tested_rows():
     """Guides use lines of tested rows, except for the folder's name."""
     assert {page.stem.removeprefix("shardinit-guide-") for page, _ in LINES_IN_GUIDES} == {
         "maxtext", "megatron", "torchtitan"}
-    tested = {line for row in ROWS if row.run_by != "untested" for line in code_of(row.lines)}
+    tested = {line for row in ROWS if row.run_by != "untested" for line in code_spans(row.lines)}
     for page, line in LINES_IN_GUIDES:
         assert re.sub(r"/tmp/\w+", "DIR", line) in tested, (page.name, line)
 
@@ -222,7 +222,7 @@ def test_row(row, gen, tmp_path):
     before, state = CASES[row.trainer]
     for package, _ in packages(row):
         client_of(module(package))
-    (command,), (line,) = code_of(row.command), code_of(row.lines)
+    (command,), (line,) = code_spans(row.command), code_spans(row.lines)
     out = str(tmp_path / "out")
     run_ok(*[{"SPEC": TINY, "DIR": out}.get(word, word) for word in shlex.split(command)[1:]])
     code = f"""

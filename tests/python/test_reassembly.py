@@ -178,13 +178,13 @@ def test_receipt_digests_match_the_bytes(tmp_path):
 
 
 def test_model_digest_matches_the_manual(digests):
-    lines = sorted(f"{t['path']} {t['dtype']} {shape_of(t['shape'])} {t['sha256']}\n"
+    lines = sorted(f"{t['path']} {t['dtype']} {shape_text(t['shape'])} {t['sha256']}\n"
                    for t in digests.values())
     whole = hashlib.sha256("".join(lines).encode()).hexdigest()
     assert whole == run_json("digest", TINY)["model_digest"]
 
 
-def shape_of(extents):
+def shape_text(extents):
     return "[" + ",".join(map(str, extents)) + "]"
 
 

@@ -29,14 +29,14 @@ def test_longer_vocabulary_keeps_the_logits(tmp_path):
     old.resize_token_embeddings(312, mean_resizing=True)
     theirs = old.get_input_embeddings().weight[300:].detach().double()
     ours = new.get_input_embeddings().weight[300:].detach().double()
-    assert 0.2 < (ours - mean_of(old)).std() / (theirs - mean_of(old)).std() < 5
+    assert 0.2 < (ours - embedding_mean(old)).std() / (theirs - embedding_mean(old)).std() < 5
     assert torch.equal(ours.bfloat16(), theirs.bfloat16()) or (ours.bfloat16() == theirs.bfloat16()).double().mean() > 0.9
     digests = {run_ok("digest", spec, "--source", f"base={tmp_path / 'base'}", "--mesh", mesh).stdout
                for mesh in ("fsdp=1,tensor=1", "fsdp=2,tensor=4", "fsdp=1,tensor=8")}
     assert len(digests) == 1
 
 
-def mean_of(model):
+def embedding_mean(model):
     return model.get_input_embeddings().weight[:300].detach().double().mean(0)
 
 

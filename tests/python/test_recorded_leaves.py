@@ -57,7 +57,7 @@ def commands(name, layout, paths):
     yield from ("convert o --to safetensors -o r", "digest r", "inspect r --json", f"stats r --spec {spec}{layout} --json")
 
 
-def said_by(command, folder):
+def run_command(command, folder):
     words = shlex.split(command)
     made = words[words.index("-o") + 1] if "-o" in words and words[0] != "jobs" else None
     if made:
@@ -85,13 +85,13 @@ def test_output_for_leaves_is_as_recorded(name, layout, folder, tmp_path):  # no
     paths = [line.split()[1] for line in lines if not line.endswith("(model)")]
     said = collections.defaultdict(str)
     for command in commands(name, option, paths):
-        said[command.split()[0]] += said_by(command, tmp_path).replace(str(tmp_path), "$TMP")
+        said[command.split()[0]] += run_command(command, tmp_path).replace(str(tmp_path), "$TMP")
     rows = {f"{name} {layout or '-'} {command}": f"{len(text.splitlines())} lines, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
             for command, text in said.items()}
     path = GOLDEN / "leaves.txt"
     if os.environ.get("UPDATE_GOLDEN"):
-        record(path, lambda text: "".join(sorted(f"{key}: {row}\n" for key, row in (rows_of(text) | rows).items())))
-    recorded = {key: row for key, row in rows_of(path.read_text()).items() if key.startswith(f"{name} {layout or '-'} ")}
+        record(path, lambda text: "".join(sorted(f"{key}: {row}\n" for key, row in (parse_rows(text) | rows).items())))
+    recorded = {key: row for key, row in parse_rows(path.read_text()).items() if key.startswith(f"{name} {layout or '-'} ")}
     full = "".join(said.values())
     if rows != recorded:
         difference(full, f"leaves/{name} {layout}")
@@ -99,5 +99,5 @@ def test_output_for_leaves_is_as_recorded(name, layout, folder, tmp_path):  # no
     keep(full, f"leaves/{name} {layout}")
 
 
-def rows_of(text):
+def parse_rows(text):
     return dict(line.split(": ", 1) for line in text.splitlines())

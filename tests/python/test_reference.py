@@ -32,7 +32,7 @@ def test_conformance_file_is_up_to_date():
     assert conformance.PATH.read_text() == conformance.text_of_vectors(), "python tests/python/conformance.py"
 
 
-def kinds_of(vectors):
+def init_kinds(vectors):
     return {next(iter(v["init"])) for v in vectors}
 
 
@@ -41,7 +41,7 @@ def test_conformance_file_covers_all_initializers():
                        (ROOT / "man/shardinit-format.5").read_text(), re.M | re.S)[1]
     of_tensors = {"norms", "source", "rows_like", "parts"}
     listed = set(re.findall(r"^\.Ic (\w+)$", listed, re.M)) - {"length"}
-    assert kinds_of(VECTORS) == listed - of_tensors and kinds_of(OF_TENSORS) == of_tensors | {"expr"}
+    assert init_kinds(VECTORS) == listed - of_tensors and init_kinds(OF_TENSORS) == of_tensors | {"expr"}
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
     assert {v["engine"] for v in VECTORS} == {v["engine"] for v in OF_TENSORS} == set(reference.ENGINES)
     texts = [v["init"]["expr"]["text"] for v in VECTORS + OF_TENSORS if "expr" in v["init"]]
@@ -91,7 +91,7 @@ def spec_of(vector):
         kind = "delta_orthogonal" if inner else kind
         init = json.dumps({kind: {"gain": p["gain"], **({} if inner else {"column_axis": one[0]})}})
     else:
-        init = json.dumps(init_of(vector["init"], vector))
+        init = json.dumps(spec_initializer(vector["init"], vector))
     key = vector.get("key")
     if isinstance(key, dict):
         key = {"jax" if "words" in key else "torch": key}
@@ -100,15 +100,15 @@ def spec_of(vector):
             f"{{shape: {vector['global_shape']}, dtype: {vector['dtype']}, {fans}init: {init}{key}}}\n")
 
 
-def box_of(vector):
+def vector_box(vector):
     return tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
 
 
-def init_of(init, vector):
+def spec_initializer(init, vector):
     """Returns a spec's initializer for a plan's distribution."""
     (kind, p), = init.items()
     if kind == "parts":
-        return {kind: p | {"of": [init_of(part["init"], vector) for part in p["of"]]}}
+        return {kind: p | {"of": [spec_initializer(part["init"], vector) for part in p["of"]]}}
     if kind == "rows_like":  # rows are along the axis of `parts`, or the first axis
         return {kind: {name: value for name, value in p.items() if name != "axis"}}
     if kind == "source":
@@ -137,15 +137,15 @@ def spec_with_tensors(vector):
     return f"{head}modules:\n{line}"
 
 
-def digits_of(words, dtype):
+def hex_digits(words, dtype):
     return [f"{word:0{2 * reference.SIZES[dtype]}x}" for word in words.ravel().tolist()]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_library_computes_the_known_answers(vector):
     with shardinit.open_spec(text=spec_of(vector)) as spec:
-        words = bits_of(spec.generate(vector["path"], box_of(vector)))
-    assert digits_of(words, vector["dtype"]) == vector["bits"].split()
+        words = bits_of(spec.generate(vector["path"], vector_box(vector)))
+    assert hex_digits(words, vector["dtype"]) == vector["bits"].split()
 
 
 @pytest.mark.parametrize("engine", reference.ENGINES)
@@ -172,7 +172,7 @@ def test_known_answers_derived_from_tensors(vector, tmp_path):
         members = {"path", "dtype", "global_shape", "init", "key"} & tensor.keys()
         assert {name: planned[tensor["path"]].get(name) for name in members} == {name: tensor[name] for name in members}
     words = reassemble(tmp_path / "out")[vector["path"]][1]
-    assert digits_of(words[box_of(vector)], vector["dtype"]) == vector["bits"].split()
+    assert hex_digits(words[vector_box(vector)], vector["dtype"]) == vector["bits"].split()
 
 
 # Initializers in a spec → distributions in plan.json, as INITIALIZERS defines. Formulas use f64, with parameters and
@@ -257,7 +257,7 @@ def test_initializers_match_the_formulas_of_the_manual(tmp_path):
 
 # Whole plans ------------------------------------------------------------------
 
-def same(folder, *arguments, sources=None):
+def reproduce(folder, *arguments, sources=None):
     """Compares the tool's digests of a spec with digests that the reference computes from plan.json."""
     run_ok("gen", *arguments, "-o", folder)
     wanted = run_json("digest", *arguments)
@@ -271,12 +271,12 @@ def same(folder, *arguments, sources=None):
 
 @pytest.mark.parametrize("config", ["llama3-tiny", "dtypes", "expressions"])
 def test_reference_reproduces_shipped_configs(config, tmp_path):
-    same(tmp_path / "out", ROOT / f"configs/{config}.yaml")
+    reproduce(tmp_path / "out", ROOT / f"configs/{config}.yaml")
 
 
 def test_reference_reproduces_a_layout(tmp_path):
     (tmp_path / "spec.yaml").write_text(f"include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]\n")
-    same(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
+    reproduce(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
 
 
 LIMITS = {"f32": 1e30, "f64": 1e30, "bf16": 1e30, "f16": 60000, "f8e4m3fn": 400, "f8e5m2": 50000}
@@ -380,7 +380,7 @@ def test_reference_reproduces_random_plans(seed, tmp_path):
         tensors[f"t{number}"] = rng.draw_tensor()
     spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
-    same(tmp_path / "out", tmp_path / "spec.yaml")
+    reproduce(tmp_path / "out", tmp_path / "spec.yaml")
 
 
 def test_parts_of_wide_sparse_matrices(tmp_path):
@@ -449,7 +449,7 @@ def test_reference_reproduces_tensors_of_sources(seed, tmp_path):
         lines.append(f"  t{number}: {{shape: {shape}, dtype: {dtype}, init: {init}}}\n")
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\nseed: {seed}\nsources: {{base: {{path: model.safetensors}}}}\n"
                                         "modules:\n" + "".join(lines))
-    same(tmp_path / "out", tmp_path / "spec.yaml", sources={("base", name): of for name, (_, of) in drawn.items()})
+    reproduce(tmp_path / "out", tmp_path / "spec.yaml", sources={("base", name): of for name, (_, of) in drawn.items()})
 
 
 def test_rows_like_matches_the_manual(tmp_path):

@@ -132,7 +132,7 @@ def test_reshard_to_another_sharding_without_the_spec(tmp_path, tiny_layouts, la
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
         to = tmp_path / f"to-{sharding.partition('.')[0]}"
-        source = gen(tmp_path / f"from-{sharding.partition('.')[0]}", tiny_layouts, "--mesh", "fsdp=2", *layout_of(layout))
+        source = gen(tmp_path / f"from-{sharding.partition('.')[0]}", tiny_layouts, "--mesh", "fsdp=2", *layout_option(layout))
         before = reassemble(source)
         (tmp_path / "map.yaml").write_text(json.dumps({
             path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))
@@ -141,7 +141,7 @@ def test_reshard_to_another_sharding_without_the_spec(tmp_path, tiny_layouts, la
         after = reassemble(to)
         assert {p: (d, w.tobytes()) for p, (d, w) in after.items()} == {
             p: (d, w.tobytes()) for p, (d, w) in before.items()}
-        for path, shards in shards_of(to).items():
+        for path, shards in manifest_shards(to).items():
             if sharding == "map.yaml" and len(before[path][1].shape) == 2:
                 assert [s["offset"][0] for s in shards] == [0] * 4, path
     if not layout:  # without `shard` in the spec, as `gen` with the same option
@@ -186,12 +186,12 @@ def test_reshard_can_declare_a_mesh(tmp_path):
 LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
 
 
-def shards_of(folder):
+def manifest_shards(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     return {tensor["path"]: tensor["shards"] for tensor in manifest["tensors"]}
 
 
-def layout_of(name):
+def layout_option(name):
     return ["--layout", name] if name else []
 
 
@@ -199,11 +199,11 @@ def layout_of(name):
     *[("", name) for name in LAYOUT_NAMES[1:]], *[(name, "") for name in LAYOUT_NAMES[1:]],
     *itertools.pairwise(LAYOUT_NAMES[1:])])
 def test_reshard_to_another_layout_equals_gen(tmp_path, tiny_layouts, before, after):
-    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(before))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_option(before))
     wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
-                 "--set", "uneven=chunk", *layout_of(after))
+                 "--set", "uneven=chunk", *layout_option(after))
     run_ok("reshard", source, "--spec", tiny_layouts, "--mesh", "fsdp=3,tensor=1", "--set",
-           "uneven=chunk", *layout_of(after), "-o", tmp_path / "to")
+           "uneven=chunk", *layout_option(after), "-o", tmp_path / "to")
     assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
@@ -229,16 +229,16 @@ layouts:
 def test_reshard_between_layouts_of_equal_shapes(tmp_path, before, after):
     """All of these layouts store the same names, shapes and types."""
     (tmp_path / "spec.yaml").write_text(SQUARE)
-    source = gen(tmp_path / "from", tmp_path / "spec.yaml", *layout_of(before))
-    wanted = gen(tmp_path / "wanted", tmp_path / "spec.yaml", *layout_of(after))
-    run_ok("reshard", source, "--spec", tmp_path / "spec.yaml", *layout_of(after), "-o", tmp_path / "to")
+    source = gen(tmp_path / "from", tmp_path / "spec.yaml", *layout_option(before))
+    wanted = gen(tmp_path / "wanted", tmp_path / "spec.yaml", *layout_option(after))
+    run_ok("reshard", source, "--spec", tmp_path / "spec.yaml", *layout_option(after), "-o", tmp_path / "to")
     assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
 def test_reshard_of_a_layout_without_the_spec(tmp_path, tiny_layouts, name):
-    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_of(name))
-    wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *layout_of(name))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_option(name))
+    wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *layout_option(name))
     run_ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
     assert tree_of(tmp_path / "to") == tree_of(wanted)
 
@@ -326,7 +326,7 @@ def edit(folder, change):
 
 @pytest.mark.parametrize("layout", ["", "megatron"])
 def test_reshard_copies_trained_values(tmp_path, tiny_layouts, layout):
-    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(layout))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_option(layout))
     before = reassemble(source)
     edit(source, lambda data: bytes(b ^ 0x55 for b in data))
     run_ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
@@ -337,9 +337,9 @@ def test_reshard_copies_trained_values(tmp_path, tiny_layouts, layout):
         mask = np.frombuffer(b"\x55" * words.itemsize, words.dtype)[0]
         assert np.array_equal(after[path][1], words ^ mask), path
     # Copying to another layout and back keeps the values.
-    run_ok("reshard", source, "--spec", tiny_layouts, *layout_of("maxtext"), "--mesh", "fsdp=2",
+    run_ok("reshard", source, "--spec", tiny_layouts, *layout_option("maxtext"), "--mesh", "fsdp=2",
            "-o", tmp_path / "other")
-    run_ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_of(layout), "--mesh", "fsdp=4",
+    run_ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_option(layout), "--mesh", "fsdp=4",
            "-o", tmp_path / "back")
     if layout == "":  # Megatron's padding is made again.
         assert tree_of(tmp_path / "back") == tree_of(tmp_path / "to")

@@ -316,16 +316,16 @@ def test_schema_has_defaults_and_enumerations():
     assert "for" in view["stack"]["properties"] and "for" not in view["slice"]["properties"]
 
 
-def paths_of(node, path=()):
+def node_paths(node, path=()):
     yield path
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else []
     for key, child in children:
-        yield from paths_of(child, (*path, key))
+        yield from node_paths(child, (*path, key))
 
 
-def mutated_one(document, rng):
+def mutate(document, rng):
     document = copy.deepcopy(document)
-    path = rng.choice([path for path in paths_of(document) if path])
+    path = rng.choice([path for path in node_paths(document) if path])
     parent = document
     for key in path[:-1]:
         parent = parent[key]
@@ -344,7 +344,7 @@ def test_schema_accepts_mutated_specs_that_are_valid(tmp_path):
     """The schema accepts every spec that `validate` accepts, for valid specs with one random change."""
     rng = random.Random(5)
     documents = [yaml.load(text, Loader=Yaml12) for text in VALID.values()]
-    mutated = [json.loads(json.dumps(mutated_one(rng.choice(documents), rng))) for _ in range(600)]
+    mutated = [json.loads(json.dumps(mutate(rng.choice(documents), rng))) for _ in range(600)]
     paths = []
     for i, document in enumerate(mutated):
         paths.append(tmp_path / f"{i}.yaml")

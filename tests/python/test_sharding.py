@@ -32,18 +32,18 @@ def ask(function, *arguments):
 
 def write(path, mesh, tensors, sharding, **keys):
     """Writes a spec with tensors of zeros, each given by a shape, or by a shape and axis names."""
-    def tensor_of(shape, axes=None):
+    def tensor_entry(shape, axes=None):
         return {"shape": shape, "init": "zeros", **({"axes": axes} if axes else {})}
 
     spec = {"shardinit": 1, "name": "x", "dtype": "f32", "replicas": "full", "mesh": {"axes": mesh},
             "sharding": sharding, **keys,
-            "modules": {name: tensor_of(*tensor) if isinstance(tensor, tuple) else tensor_of(tensor)
+            "modules": {name: tensor_entry(*tensor) if isinstance(tensor, tuple) else tensor_entry(tensor)
                         for name, tensor in tensors.items()}}
     path.write_text(yaml.safe_dump(spec, sort_keys=False, width=10**6))
     return path
 
 
-def boxes_of(spec, rank, *arguments):
+def rank_boxes(spec, rank, *arguments):
     """Returns path → [offset, shape] of each box that a rank holds."""
     boxes = {}
     for box in run_json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
@@ -51,7 +51,7 @@ def boxes_of(spec, rank, *arguments):
     return boxes
 
 
-def elements_of(shape, boxes):
+def element_indices(shape, boxes):
     """Returns the sorted indices of a tensor's elements in boxes."""
     index = np.arange(math.prod(shape)).reshape(shape)
     parts = [index[tuple(slice(o, o + n) for o, n in zip(*box))].ravel() for box in boxes]
@@ -92,10 +92,10 @@ def test_boxes_match_named_sharding(tmp_path, devices, meshes, tensors):
         lists = write(tmp_path / f"{m}-lists.yaml", mesh, shapes, {"map": as_lists})
         ranks = range(devices) if devices <= 8 else [0, devices - 1, *rng.sample(range(devices), 6)]
         for rank in ranks:
-            boxes = boxes_of(spec, rank)
+            boxes = rank_boxes(spec, rank)
             for i, (text, expected) in enumerate(answers[mine]):
                 assert boxes[f"w{i}"] == [expected[rank]], (mesh, shapes[f"w{i}"], text, rank)
-            assert boxes_of(lists, rank) == boxes
+            assert rank_boxes(lists, rank) == boxes
 
 
 def test_rules_match_flax(tmp_path):
@@ -170,10 +170,10 @@ def test_boxes_match_dtensor(tmp_path):
         nested += sum("nested" in tensor for tensor in plan["tensors"])
         with shardinit.open(tmp_path / f"{m}") as checkpoint:
             for rank in range(math.prod(mesh.values())):
-                boxes = boxes_of(spec, rank)
+                boxes = rank_boxes(spec, rank)
                 for i, (text, elements) in enumerate(answers[mine]):
                     shape, held = shapes[f"w{i}"], boxes.get(f"w{i}", [])
-                    assert elements_of(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
+                    assert element_indices(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
                     # They are in order, as in DTensor.
                     segments += len(held) > 1
                     assert checkpoint.boxes(f"w{i}", rank) == [(tuple(o), tuple(n)) for o, n in held]
@@ -212,9 +212,9 @@ def test_boxes_match_fully_shard_after_parallelize_module(mesh, width, hidden, v
     assert strided["fsdp"].startswith("_StridedShard(dim=0") and strided["tensor"] == "Shard(dim=0)"
     for spec in specs:
         for rank, parameters in enumerate(ranks):
-            boxes = boxes_of(spec, rank)
+            boxes = rank_boxes(spec, rank)
             for path, (_, elements) in parameters.items():
-                held = elements_of(tensors[path][0], boxes.get(path, []))
+                held = element_indices(tensors[path][0], boxes.get(path, []))
                 assert held == sorted(elements), (spec.name, path, rank)
 
 
@@ -229,7 +229,7 @@ def test_torchtitan_preset_matches_torchtitan(tmp_path):
     for (degrees, rank), boxes in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "torchtitan", **{names[d]: n for d, n in degrees.items()})
         expected = {path: [box] for path, box in boxes.items()}
-        assert len(expected) == 21 and boxes_of(spec, rank, "--layout", "torchtitan") == expected
+        assert len(expected) == 21 and rank_boxes(spec, rank, "--layout", "torchtitan") == expected
 
 
 def test_megatron_preset_matches_megatron(tmp_path):
@@ -242,7 +242,7 @@ def test_megatron_preset_matches_megatron(tmp_path):
     answers = ask("megatron_boxes", cases, [256, 768, 8, 8, 4, 8192])
     for (numbers, rank), parameters in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "megatron", layers=8, **numbers)
-        boxes, whole = boxes_of(spec, rank, "--layout", "megatron"), boxes_of(spec, rank)
+        boxes, whole = rank_boxes(spec, rank, "--layout", "megatron"), rank_boxes(spec, rank)
         assert boxes.keys() == parameters.keys()
         for name, (parts, shape) in parameters.items():
             assert [boxes[name][0][1]] == [shape]
@@ -272,7 +272,7 @@ def test_experts_match_megatron(tmp_path):
     for (of, rank), parameters in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                       **SMALL | {"layers": 2, "head_dim": 8}, **of)
-        boxes = boxes_of(spec, rank, "--layout", "megatron")
+        boxes = rank_boxes(spec, rank, "--layout", "megatron")
         assert boxes.keys() == parameters.keys()
         experts = [name for name in boxes if "local_experts" in name]
         fold = of["tensor"] // of.get("expert_tensor", of["tensor"])
@@ -296,7 +296,7 @@ def test_experts_match_torchtitan(tmp_path):
     for of, dimension in zip(cases, expected):
         spec = preset_of(tmp_path / "spec.yaml", "torchtitan-experts", ROOT / "configs/mixtral-8x7b.yaml",
                          **SMALL | {"layers": 1}, **of)
-        ((_, shape),) = boxes_of(spec, 0)["model.layers.0.mlp.experts.gate_up_proj"]
+        ((_, shape),) = rank_boxes(spec, 0)["model.layers.0.mlp.experts.gate_up_proj"]
         assert (shape[1] < 2 * SMALL["ff"]) == (dimension == 1), (of, shape)
 
 
@@ -319,7 +319,7 @@ modules:
   lm_head: {{shape: [4], axes: [vocab], init: zeros}}
 """)
         for rank in range(ranks):
-            held = {path.removesuffix(".a").removesuffix(".b") for path in boxes_of(spec, rank)}
+            held = {path.removesuffix(".a").removesuffix(".b") for path in rank_boxes(spec, rank)}
             assert held == {name for name, stage in of.items() if stage == rank and name != "rotary_emb"}
 
 
@@ -383,7 +383,7 @@ def test_torchprime_405b_preset_matches_its_guide(tmp_path):
 def test_megatron_preset_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
     spec = preset_of(tmp_path / "spec.yaml", "megatron", tensor=tensor, vocab=vocab, heads=16, kv_heads=16,
                   head_dim=16)
-    boxes = boxes_of(spec, tensor - 1, "--layout", "megatron")
+    boxes = rank_boxes(spec, tensor - 1, "--layout", "megatron")
     part = padded // tensor
     assert boxes["embedding.word_embeddings.weight"] == [[[padded - part, 0], [part, 256]]]
     assert boxes["output_layer.weight"] == [[[padded - part, 0], [part, 256]]]
@@ -397,7 +397,7 @@ def test_megatron_layout_fuses_by_groups_and_ranks(tmp_path):
     spec = preset_of(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
                   virtual=9)
     layer = "decoder.layers.{}.self_attention.linear_qkv.weight"
-    boxes = boxes_of(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1
+    boxes = rank_boxes(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1
     assert boxes[layer.format(7)] == [[[7 * 2304, 0], [2304, 16384]]]
     # 126 layers in 18 stages of 7, alternating between the two ranks.
     held = [i for i in range(126) if layer.format(i) in boxes]
@@ -423,10 +423,10 @@ def test_uneven_parts_match_torch_chunk(tmp_path):
     """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 each, at the end 246 and 0."""
     tensors = {"a": [10], "b": [6], "c": [5]}
     spec = write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
-    sizes = {name: [boxes_of(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
+    sizes = {name: [rank_boxes(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
     assert sizes == {"a": [3, 3, 3, 1], "b": [2, 2, 2, 0], "c": [2, 2, 1, 0]}
     spec = write(tmp_path / "large.yaml", {"fsdp": 512}, {"w": [128256, 4]}, "fsdp")
-    assert [boxes_of(spec, rank).get("w", [[[], [0, 4]]])[0][1] for rank in (0, 509, 510, 511)] == [
+    assert [rank_boxes(spec, rank).get("w", [[[], [0, 4]]])[0][1] for rank in (0, 509, 510, 511)] == [
         [251, 4], [251, 4], [246, 4], [0, 4]]
 
 
@@ -446,7 +446,7 @@ sharding:
   lm_head.weight: (('tensor', 'fsdp'), None)
 uneven: chunk
 """)
-    boxes = boxes_of(spec, 4 * 3 + 2)  # fsdp 3, tensor 2
+    boxes = rank_boxes(spec, 4 * 3 + 2)  # fsdp 3, tensor 2
     assert boxes["lm_head.weight"] == [[[(2 * 128 + 3) * 251, 0], [251, 16384]]]
     assert boxes["model.norm.weight"] == [[[0], [16384]]]
 
@@ -490,7 +490,7 @@ lm_head: [[fsdp, data], null, null]
 """)
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {TINY}\nsharding: maps/llama.yaml\n")
-    by_key = boxes_of(spec, 3)
+    by_key = rank_boxes(spec, 3)
     by_option = json.loads(run_ok("plan", TINY, "--rank", "3", "--json", "--replicas", "full", "--sharding",
                                   "maps/llama.yaml", cwd=tmp_path).stdout)["boxes"]
     assert by_key == {box["path"]: [[box["offset"], box["shape"]]] for box in by_option}
@@ -500,7 +500,7 @@ lm_head: [[fsdp, data], null, null]
     again = tmp_path / "again.yaml"
     again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: null}, "
                      "{table_rows: null}, {table_columns: null}, {norm: null}]\n")
-    assert boxes_of(again, 3)["model.norm.weight"] == [[[0], [256]]]
+    assert rank_boxes(again, 3)["model.norm.weight"] == [[[0], [256]]]
 
 
 SMALL = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 16, "vocab": 512}

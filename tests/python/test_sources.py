@@ -43,7 +43,7 @@ def spec_of(tmp_path, modules, sources="base: {path: model}", head="", name="spe
     return path
 
 
-def values_of(spec, *options):
+def generated_values(spec, *options):
     """Returns path → words of a new checkpoint."""
     out = spec.parent / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -63,7 +63,7 @@ ids: {shape: [2, 3], init: {source: base}, dtype: i64}
 odd: {shape: [5], init: {source: base}}
 double: {shape: [4], init: {source: base}, dtype: f64}
 """, head="mesh: {axes: {t: 2}}\n")
-    made = values_of(spec)
+    made = generated_values(spec)
     for path, found in made.items():
         assert np.array_equal(found, words(TENSORS[path])), path
     # Digests are taken over the source's own bytes, so a generated model compares like any other.
@@ -78,7 +78,7 @@ embed.weight: {shape: [20, 6], init: {source: base}, dtype: bf16}
 half.weight: {shape: [8, 6], init: {source: base}, dtype: f32}
 double: {shape: [4], init: {source: base}}
 """)
-    made = values_of(spec)
+    made = generated_values(spec)
     assert np.array_equal(made["embed.weight"], words(EMBED.astype(ml_dtypes.bfloat16)))
     assert np.array_equal(made["half.weight"], words(TENSORS["half.weight"].astype(np.float32)))
     assert np.array_equal(made["double"], words(TENSORS["double"].astype(np.float32)))
@@ -135,7 +135,7 @@ def test_wrong_arguments_of_source_functions_are_rejected(tmp_path, model, call,
 def test_plan_with_a_scalar_source_can_be_read_again(tmp_path, model):
     """A plan whose only element comes from a scalar source, without an index, can be read again."""
     spec = spec_of(tmp_path, """w: {shape: [], init: {expr: "source('base', 'scalar') * 2"}}""")
-    assert values_of(spec)["w"].view(np.float32) == 5
+    assert generated_values(spec)["w"].view(np.float32) == 5
     run_ok("verify", tmp_path / "out")
     run_ok("diff", spec, tmp_path / "out/plan.json")
 
@@ -150,7 +150,7 @@ def test_sources_can_be_one_part_of_a_file(tmp_path):
     assert result.returncode == 2 and "2 parts that may be the model" in result.stderr, result.stderr
     assert "for a source, as in `part: ema`" in result.stderr and not (tmp_path / "none").exists()
     for part, value in ("model", 0), ("ema", 1):
-        made = values_of(spec_of(tmp_path, line, f"base: {{path: model, part: {part}}}"))
+        made = generated_values(spec_of(tmp_path, line, f"base: {{path: model, part: {part}}}"))
         assert (made["w"] == words(both[f"{part}.w"])).all() and (both[f"{part}.w"] == value).all()
     result = run_tool("gen", spec_of(tmp_path, line, "base: {path: model, part: emma}"), "-o", tmp_path / "none")
     assert result.returncode == 2 and "has no part `emma` with tensors" in result.stderr, result.stderr
@@ -162,7 +162,7 @@ layers:
   repeat: {layer: layers}
   w: {shape: [4, 6], init: {source: base, tensor: "layers.{floor(layer * 4 / layers)}.w"}}
 """, head="vars: {layers: 8}\n")
-    made = values_of(spec)
+    made = generated_values(spec)
     for layer in range(8):
         assert np.array_equal(made[f"layers.{layer}.w"], words(TENSORS[f"layers.{layer * 4 // 8}.w"]))
 
@@ -175,7 +175,7 @@ def test_source_name_patterns_follow_the_path(tmp_path, name, of):
     (tmp_path / "model").mkdir()
     safetensors.numpy.save_file({each: np.full(3, number, np.float32) for number, each in enumerate(names)},
                                 tmp_path / "model/model.safetensors")
-    made = values_of(spec_of(tmp_path, f"a.b.c.w: {{shape: [3], init: {{source: base, tensor: '{name}'}}}}"))
+    made = generated_values(spec_of(tmp_path, f"a.b.c.w: {{shape: [3], init: {{source: base, tensor: '{name}'}}}}"))
     assert made["a.b.c.w"].view(np.float32).tolist() == [names.index(of)] * 3
 
 
@@ -187,7 +187,7 @@ row: {shape: [6], init: {source: base, tensor: embed.weight, index: [7, i0]}}
 taken: {shape: [3, 6], init: {source: base, tensor: embed.weight, index: ["source('base', 'ids', 0, i0)", i1]}}
 everywhere: {shape: [8, 3], init: {source: base, tensor: scalar, index: []}, shard: [t, null]}
 """, head="mesh: {axes: {t: 4}}\n")
-    made = values_of(spec)
+    made = generated_values(spec)
     assert np.array_equal(made["tiled"], words(np.tile(EMBED, (2, 2))))
     assert np.array_equal(made["turned"], words(EMBED.T))
     assert np.array_equal(made["row"], words(EMBED[7]))
@@ -204,7 +204,7 @@ embed.weight: {shape: [20, 6], init: {expr: "source('base') + 0.01 * normal()"}}
 noise: {shape: [20, 6], key: embed.weight, init: {expr: "0.01 * normal()"}, dtype: f64}
 half.weight: {shape: [8, 6], init: {expr: "2 * source('base', 7 - i0, i1)"}, dtype: bf16}
 """.replace("key: embed.weight, ", ""))
-    made = values_of(spec)
+    made = generated_values(spec)
     a, b = (TENSORS[f"layers.{i}.w"].astype(np.float64) for i in (0, 3))
     assert np.array_equal(made["mean"], words((0.25 * a + 0.75 * b).astype(np.float32)))
     assert np.array_equal(made["half.weight"], words((2 * TENSORS["half.weight"][::-1].astype(np.float32)).astype(ml_dtypes.bfloat16)))
@@ -231,7 +231,7 @@ def test_rows_like_extends_a_vocabulary(tmp_path, model, share):
 embed.weight: {{shape: [24, 6], init: {{parts: {{of: [{{source: base}}, {{rows_like: {{source: base{std}}}}}]}}}}, shard: [t]}}
 turned: {{shape: [20, 9], init: {{parts: {{axis: 1, of: [{{source: base, tensor: embed.weight}}, zeros]}}}}}}
 """, head="mesh: {axes: {t: 1}}\n")
-    made = values_of(spec)
+    made = generated_values(spec)
     found = made["embed.weight"].view(np.float32)
     assert np.array_equal(made["embed.weight"][:20], words(EMBED))
     mean, deviation = rows_like(EMBED, 20)
@@ -246,7 +246,7 @@ turned: {{shape: [20, 9], init: {{parts: {{axis: 1, of: [{{source: base, tensor:
         assert 0.5 < apart.std() < 1.6 and abs(apart.mean()) < 0.7
     assert np.array_equal(made["turned"].view(np.float32), np.pad(EMBED, ((0, 0), (0, 3))))
     for mesh in (2, 3, 4, 8):
-        again = values_of(spec, "--mesh", f"t={mesh}", "-j", "8")
+        again = generated_values(spec, "--mesh", f"t={mesh}", "-j", "8")
         assert np.array_equal(again["embed.weight"], made["embed.weight"])
 
 
@@ -254,7 +254,7 @@ def test_padding_rows_of_a_source_are_ignored(tmp_path, model):
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {rows_like: {source: base, rows: 15, std: 0}}]}}}
 """)
-    found = values_of(spec)["embed.weight"].view(np.float32)
+    found = generated_values(spec)["embed.weight"].view(np.float32)
     assert np.array_equal(found[:15], EMBED[:15])
     assert np.array_equal(found[15:], np.broadcast_to(rows_like(EMBED, 15)[0].astype(np.float32), (3, 6)))
 
@@ -271,7 +271,7 @@ def test_rows_like_of_different_rows_of_one_tensor(tmp_path, model, order):
         parts = f"{{{of}}}, {{rows_like: {{{of}, rows: {rows}, std: 0}}}}"
         lines.append(f"w{axis}_{rows}: {{shape: {shape}, init: {{parts: {{axis: {axis}, of: [{parts}]}}}}}}")
     lines.insert(4, "all: {shape: [2], init: {expr: \"source_mean('base', 'embed.weight')\"}}")
-    made = values_of(spec_of(tmp_path, "\n".join(lines)))
+    made = generated_values(spec_of(tmp_path, "\n".join(lines)))
     for axis, rows in wanted:
         found = np.moveaxis(made[f"w{axis}_{rows}"].view(np.float32), axis, 0)
         assert np.array_equal(found[-2:], [rows_like(EMBED, rows, axis)[0].astype(np.float32)] * 2), (axis, rows)
@@ -308,12 +308,12 @@ def test_a_pinned_digest_rejects_changed_sources(tmp_path, model):
     assert result.returncode == 0 and "source `base` has no `digest`" in result.stderr
     for spec in (pinned, of_file):
         assert run_tool("validate", spec).stderr == ""
-        values_of(spec)
+        generated_values(spec)
         assert f'"sources": [{{"name": "base", "digest": "{digest}"}}]' in (tmp_path / "out/plan.json").read_text()
         assert "sources" not in (tmp_path / "out/ranks/rank-00000.json").read_text()
     changed = {**TENSORS, "ids": TENSORS["ids"] + 1}
     safetensors.numpy.save_file(changed, model / "model.safetensors")
-    values_of(of_file)  # needs no other tensor
+    generated_values(of_file)  # needs no other tensor
     result = run_tool("gen", pinned, "-o", tmp_path / "new")
     assert result.returncode == 2 and f"not {digest}" in result.stderr, result.stderr
     safetensors.numpy.save_file({**TENSORS, "embed.weight": EMBED + 1}, model / "model.safetensors")
@@ -442,14 +442,14 @@ def test_truncated_sources_are_rejected(tmp_path, model):
 def test_checkpoints_can_be_sources(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
                    head="mesh: {axes: {t: 4}}\n")
-    values_of(spec)
+    generated_values(spec)
     shutil.move(tmp_path / "out", tmp_path / "first")
     again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: first}", name="again.yaml")
-    assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+    assert np.array_equal(generated_values(again)["embed.weight"], words(EMBED))
     dcp = tmp_path / "dcp"
     run_ok("export", spec, "--to", "dcp", "-o", dcp)
     again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
-    assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+    assert np.array_equal(generated_values(again)["embed.weight"], words(EMBED))
 
 
 def test_errors_name_the_folder_of_a_source_checkpoint(tmp_path, model):
@@ -476,7 +476,7 @@ def test_digest_check_continues_after_empty_tensors(tmp_path):
     digest = run_ok("digest", tmp_path / "model").stdout.split("\n")[-2].split()[0]
     spec = spec_of(tmp_path, "a: {shape: [4, 6], init: {source: base}}",
                    sources=f"base: {{path: model, digest: {digest}}}")
-    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
+    assert np.array_equal(generated_values(spec)["a"], words(values["a"]))
     for name in values:
         other = values | {name: values[name] + 1}
         safetensors.numpy.save_file(other | nothing, tmp_path / "model/model.safetensors")
@@ -484,7 +484,7 @@ def test_digest_check_continues_after_empty_tensors(tmp_path):
         assert result.returncode == 2 and f", not {digest}\n" in result.stderr, result.stderr
     # Tensors without elements are not read, so the folder may lack them.
     safetensors.numpy.save_file(values, tmp_path / "model/model.safetensors")
-    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
+    assert np.array_equal(generated_values(spec)["a"], words(values["a"]))
 
 
 def test_resharded_and_generated_ranks_of_different_sources_conflict(tmp_path, model):

@@ -28,7 +28,7 @@ def write(folder, name, **more):
     return path
 
 
-def values_of(spec, *options):
+def generated_values(spec, *options):
     out = spec.parent / f"{spec.stem}-out"
     run_ok("gen", spec, "-o", out, *options)
     return {path: words for path, (_, words) in reassemble(out).items()}
@@ -42,7 +42,7 @@ ALL = "{" + ", ".join(f"{name}: {{source: base}}" for name in (
 def base(tmp_path):
     """Returns a model whose norms are not constant, and its values."""
     spec = write(tmp_path, "base", init="{norm: {normal: {mean: 1, std: 0.1}}}")
-    return spec, values_of(spec)
+    return spec, generated_values(spec)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -52,7 +52,7 @@ def test_sources_can_be_in_a_trainers_layout(tmp_path, base, layout):
     stored = safetensors.numpy.load_file(tmp_path / "stored/model.safetensors")
     assert stored.keys() != values.keys()
     new = write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}")
-    made = values_of(new)
+    made = generated_values(new)
     assert made.keys() == values.keys() and all(np.array_equal(made[path], values[path]) for path in made)
     # Values are the same on any mesh, in any layout of the new spec, and with any number of jobs.
     text = run_ok("digest", new).stdout
@@ -70,7 +70,7 @@ def test_laid_out_sources_can_have_other_formats(tmp_path, base, format):
     spec, values = base
     layout = {"dcp": "torchtitan", "zarr": "kerashub"}[format]
     run_ok("export", spec, "--to", format, "--layout", layout, "-o", tmp_path / "stored")
-    made = values_of(write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}"))
+    made = generated_values(write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}"))
     assert all(np.array_equal(made[path], values[path]) for path in values)
 
 
@@ -89,7 +89,7 @@ def test_vocabulary_padding_of_megatron_is_ignored(tmp_path, base):
     init = ALL.replace("embedding: {source: base}", f"embedding: {longer}").replace("head: {source: base}", f"head: {longer}")
     new = write(tmp_path, "new", init=init, vars=json.dumps({**SIZES, "vocab": 310}).replace('"', ""),
                 sources="{base: {path: stored, layout: megatron, spec: base.yaml}}")
-    made = values_of(new)
+    made = generated_values(new)
     for path in ("model.embed_tokens.weight", "lm_head.weight"):
         assert np.array_equal(made[path][:300], values[path])
         rows = values[path].view(np.float32).astype(np.float64)
@@ -104,7 +104,7 @@ def test_sources_can_have_the_names_of_the_hub(tmp_path):
     sizes = json.dumps({**SIZES, "experts": 4}).replace('"', "")
     spec = write(tmp_path, "base", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes,
                  mesh="{axes: {fsdp: 1, expert: 1, tensor: 1}}")
-    values = values_of(spec)
+    values = generated_values(spec)
     run_ok("export", spec, "--to", "safetensors", "--layout", "hub", "-o", tmp_path / "stored")
     assert "model.layers.0.block_sparse_moe.experts.3.w2.weight" in safetensors.numpy.load_file(
         tmp_path / "stored/model.safetensors")
@@ -115,7 +115,7 @@ def test_sources_can_have_the_names_of_the_hub(tmp_path):
         new = write(tmp_path, "new", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes, init=init, sources=sources,
                     mesh="{axes: {fsdp: 1, expert: 2, tensor: 1}}")
         assert run_ok("digest", new).stdout == run_ok("digest", spec).stdout
-    assert all(np.array_equal(value, values[path]) for path, value in values_of(new).items())
+    assert all(np.array_equal(value, values[path]) for path, value in generated_values(new).items())
     dense = write(tmp_path, "dense")
     run_ok("export", dense, "--to", "safetensors", "-o", tmp_path / "plain")
     for more in ("", ", spec: dense.yaml"):
@@ -131,7 +131,7 @@ def test_laid_out_sources_are_rounded_and_pinned_as_stored(tmp_path, base):
     run_ok("export", spec, "--to", "safetensors", "--layout", "torch_dist", "-o", tmp_path / "stored")
     digest = run_ok("digest", tmp_path / "stored").stdout.strip().split("\n")[-1].split()[0]
     source = f"path: stored, layout: torch_dist, spec: base.yaml, digest: {digest}"
-    made = values_of(write(tmp_path, "new", init=ALL, dtype="bf16", sources=f"{{base: {{{source}}}}}"))
+    made = generated_values(write(tmp_path, "new", init=ALL, dtype="bf16", sources=f"{{base: {{{source}}}}}"))
     for path, value in made.items():
         assert np.array_equal(value, values[path].view(np.float32).astype(ml_dtypes.bfloat16).view("u2")), path
     wrong = write(tmp_path, "wrong", init=ALL, sources=f"{{base: {{{source.replace(digest, 'a' * 64)}}}}}")
@@ -253,7 +253,7 @@ def test_double_star_takes_the_rest_of_the_path(tmp_path):
             "    repeat: {i: 4}\n    a.w: {shape: [3], init: {source: base, tensor: \"layers.{3 - i}.**\"}}\n"
             "    b.w: {shape: [3], init: {expr: \"2 * source('base', 'layers.{i}.a.**')\"}}\n")
     spec.write_text(text)
-    made = values_of(spec)
+    made = generated_values(spec)
     assert [made[f"layers.{i}.a.w"].view(np.float32)[0] for i in range(4)] == [3, 2, 1, 0]
     assert [made[f"layers.{i}.b.w"].view(np.float32)[0] for i in range(4)] == [0, 2, 4, 6]
     spec.write_text(text.replace(".a.**", ".a.w.x.**"))

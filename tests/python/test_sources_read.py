@@ -21,7 +21,7 @@ def source(folder, **tensors):
     return folder
 
 
-def spec_of(tmp_path, modules, path="model"):
+def write_spec(tmp_path, modules, path="model"):
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\nname: grown\ndtype: f32\nsources: {{base: {{path: {path}}}}}\nmodules: {modules}\n")
     return spec
@@ -36,7 +36,7 @@ def test_sources_are_checked_against_their_digests(tmp_path, form, mesh):
     folder = source(tmp_path / "in", w=table, v=np.ascontiguousarray(table.T))
     out = tmp_path / "model"
     run_ok("convert", folder, "--to", form, "--mesh", f"fsdp={mesh}", "--sharding", "fsdpv2", "-o", out)
-    spec = spec_of(tmp_path, "{v: {shape: [300, 30], init: {source: base}}, "
+    spec = write_spec(tmp_path, "{v: {shape: [300, 30], init: {source: base}}, "
                              "w: {shape: [300, 30], init: {source: base, index: [i1, i0]}}}")
     lines = run_ok("digest", spec).stdout.splitlines()
     assert [line.split()[0] for line in lines[:2]] == [hashlib.sha256(table.T.tobytes()).hexdigest()] * 2
@@ -66,7 +66,7 @@ def test_sources_are_checked_against_their_digests(tmp_path, form, mesh):
 def test_permuted_sources_are_read_about_once(tmp_path, init, of):
     table = RNG.integers(-1000, 1000, size=(1024, 2048)).astype(np.float32)
     folder = source(tmp_path / "model", w=table, rows=np.arange(1024, dtype=np.float32)[::-1].copy())
-    spec = spec_of(tmp_path, f"{{w: {{shape: [2048, 1024], init: {init}}}}}")
+    spec = write_spec(tmp_path, f"{{w: {{shape: [2048, 1024], init: {init}}}}}")
     log = tmp_path / "log"
     result = run_ok("digest", spec, "-j", "2", env=changing(folder, log=log))
     assert result.stdout.split()[0] == hashlib.sha256(np.ascontiguousarray(of(table)).tobytes()).hexdigest()
@@ -85,7 +85,7 @@ def test_sources_can_be_read_in_any_order(tmp_path, index):
     source(tmp_path / "model", w=table)
     index = index.replace("i1 ^ 1", "(i1 + 1 - 2 * (i1 % 2)) % 4099")
     within = index.replace("i1", "i2").replace("i0", "i1")
-    spec = spec_of(tmp_path, f"{{w: {{shape: [301, 7, 4099], init: {{source: base, index: {within}}}}}, "
+    spec = write_spec(tmp_path, f"{{w: {{shape: [301, 7, 4099], init: {{source: base, index: {within}}}}}, "
                              f"e: {{shape: [301, 7, 4099], init: {{expr: \"source('base', 'w', {within[1:-1]}) + i0\"}}}}}}")
     i, j = np.meshgrid(np.arange(7), np.arange(4099), indexing="ij")
     rows, columns = eval(index, {"i0": i, "i1": j})
@@ -108,7 +108,7 @@ def test_source_lookups_are_not_reused_wrongly(tmp_path, order):
     inits = {"w": f'{{source: base, tensor: a, index: ["{place}"]}}',
              "x": f"{{expr: \"source('base', 'a', {place}) + source('base', 'b', index)\"}}",
              "y": f"{{expr: \"source('base', 'a', index) + source('base', 'b', {place})\"}}"}
-    spec = spec_of(tmp_path, "{" + ", ".join(f"{path}: {{shape: [600, 4096], dtype: u8, init: {init}}}"
+    spec = write_spec(tmp_path, "{" + ", ".join(f"{path}: {{shape: [600, 4096], dtype: u8, init: {init}}}"
                                              for path, init in inits.items()) + "}")
     near = np.arange(600 * 4096).reshape(600, 4096)
     places = np.where(ORDERS[order](np.arange(600)[:, None]), near * 65521 % near.size, near)
@@ -126,7 +126,7 @@ def test_sources_changed_or_replaced_during_gen(tmp_path, change):
     folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
     file, other = folder / "model.safetensors", tmp_path / "other"
     old = file.read_bytes()
-    spec = spec_of(tmp_path, SPEC)
+    spec = write_spec(tmp_path, SPEC)
     run = ["gen", spec, "-j", "1", "--memory", "4M", "-o"]
     run_ok(*run, tmp_path / "first", env=changing(folder, count=tmp_path / "reads"))
     reads = counted(tmp_path / "reads")[0]
@@ -154,7 +154,7 @@ def test_sources_changed_or_replaced_during_gen(tmp_path, change):
 def test_gen_with_a_source_resumes_after_sigkill(tmp_path):
     """After a run is killed anywhere, the same command completes it with the same bytes."""
     folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
-    spec = spec_of(tmp_path, SPEC)
+    spec = write_spec(tmp_path, SPEC)
     run = ["gen", spec, "-j", "2", "-o"]
     count = tmp_path / "count"
     run_ok(*run, tmp_path / "whole", env=changing(folder, count=count))

@@ -155,7 +155,7 @@ def test_all_formats_report_the_same_stuck_ranks(spec, tmp_path, words, stuck):
         "1 of 4 ranks, 262.4 kB of 1.0 MB" + ("; " * bool(stuck) + said)
     ), (text, line)
     assert (", 1 since 7:1" in text) == (", 1 since 7:1" in line) == (1 in stuck)
-    metrics = metrics_of(run_ok("status", out, *words, "--prometheus").stdout)
+    metrics = parse_metrics(run_ok("status", out, *words, "--prometheus").stdout)
     assert list(metrics["shardinit_ranks_stuck"].values()) == [len(stuck)]
     written = {
         dict(labels)["rank"]: value for labels, value in metrics["shardinit_rank_written_timestamp_seconds"].items()
@@ -284,7 +284,7 @@ def test_watch_repaints_one_line_until_complete(spec, tmp_path):
 NAME = 'a "b" \\n \\\\ ü\n{x="1"} 1'
 
 
-def metrics_of(text):
+def parse_metrics(text):
     """Parses metrics as Prometheus does: each family is declared once, before its samples."""
     assert text.endswith("\n")
     families = list(text_string_to_metric_families(text))
@@ -296,7 +296,7 @@ def metrics_of(text):
 def test_status_prints_prometheus_metrics(spec, tmp_path):
     out = tmp_path / NAME
     run_ok("gen", spec, "-o", out, "--ranks", "1-2")
-    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    metrics = parse_metrics(run_ok("status", out, "--prometheus").stdout)
     labels = (("folder", str(out)), ("name", "status"))
     assert metrics["shardinit_rank_written_timestamp_seconds"] == {}
     del metrics["shardinit_rank_written_timestamp_seconds"]
@@ -306,10 +306,10 @@ def test_status_prints_prometheus_metrics(spec, tmp_path):
     file = tmp_path / "shardinit.prom"
     for _ in range(2):
         run_ok("status", out, "--prometheus", "--force", "-o", file)
-        assert metrics_of(file.read_text())["shardinit_complete"] == {labels: 0}
+        assert parse_metrics(file.read_text())["shardinit_complete"] == {labels: 0}
     run_ok("gen", spec, "-o", out)
     run_ok("status", out, "--prometheus", "--force", "-o", file)
-    assert metrics_of(file.read_text())["shardinit_complete"] == {labels: 1}
+    assert parse_metrics(file.read_text())["shardinit_complete"] == {labels: 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([NAME, "shardinit.prom", "spec.yaml"])
 
 
@@ -317,7 +317,7 @@ def test_prometheus_metrics_count_stuck_ranks(stopped):
     out = stopped
     partial = next(out.glob("ranks/*rank-00002.h5*"))
     os.utime(partial, (1.5e9, 1.5e9 + 0.25))
-    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    metrics = parse_metrics(run_ok("status", out, "--prometheus").stdout)
     assert list(metrics["shardinit_ranks_stuck"].values()) == [1]
     assert metrics["shardinit_rank_written_timestamp_seconds"] == {
         (("folder", str(out)), ("name", "status"), ("rank", "2")): 1.5e9 + 0.25}
@@ -326,7 +326,7 @@ def test_prometheus_metrics_count_stuck_ranks(stopped):
 def test_prometheus_escapes_folders_that_are_not_utf8(spec, tmp_path):
     out = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffb"))
     run_ok("gen", spec, "-o", out)
-    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    metrics = parse_metrics(run_ok("status", out, "--prometheus").stdout)
     assert list(metrics["shardinit_complete"]) == [(("folder", f"{tmp_path}/a\\xffb"), ("name", "status"))]
 
 

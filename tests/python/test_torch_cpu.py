@@ -20,12 +20,12 @@ SEEDS = [0, 1, 42, 2**63 + 5]
 HEAD = "shardinit: 1\nname: x\nengine: torch_cpu\ndtype: f32\nuneven: chunk\nfans: out_in\n"
 
 
-def spec_of(seed, mesh, lines):
+def spec_text(seed, mesh, lines):
     mesh = ", ".join(f"{axis}: {size}" for axis, size in mesh.items())
     return HEAD + f"seed: {seed}\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(f"  {line}\n" for line in lines)
 
 
-def tensor_of(path, shape, init, dtype, shard):
+def tensor_line(path, shape, init, dtype, shard):
     return f"{path}: {{shape: {list(shape)}, init: {init}, dtype: {dtype}, shard: {shard}}}".replace("'", "")
 
 
@@ -39,7 +39,7 @@ class Case:
     def add(self, shape, init, dtype, call):
         path = f"t{len(self.lines)}"
         shard = "[" + ", ".join((self.axes + ["null"] * len(shape))[:len(shape)]) + "]"
-        self.lines.append(tensor_of(path, shape, init, dtype, shard))
+        self.lines.append(tensor_line(path, shape, init, dtype, shard))
         tensor = torch.empty(shape, dtype=TYPES[dtype])
         call(tensor)
         self.expected[path] = tensor
@@ -85,7 +85,7 @@ def calls(case):
 def test_torch_cpu_matches_random_calls(seed, mesh, tmp_path):
     case = Case(seed, list(mesh))
     calls(case)
-    case.check(gen_ok(spec_of(seed, mesh, case.lines), tmp_path))
+    case.check(gen_ok(spec_text(seed, mesh, case.lines), tmp_path))
 
 
 def test_torch_cpu_matches_for_large_tensors(tmp_path):
@@ -97,7 +97,7 @@ def test_torch_cpu_matches_for_large_tensors(tmp_path):
     case.add([1024, 1030], "{trunc_normal: {std: 1, a: -2, b: 2}}", "f32",
              lambda t: torch.nn.init.trunc_normal_(t, 0, 1, -2, 2))
     case.add([1024, 4096], normal, "f16", lambda t: t.normal_(0, 0.02))
-    case.check(gen_ok(spec_of(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
+    case.check(gen_ok(spec_text(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
 
 
 class Constructed(torch.nn.Module):
@@ -180,7 +180,7 @@ def test_plan_stores_stream_positions(tmp_path):
     """The plan stores positions, so the pass over a truncated distribution happens once."""
     lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
              "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
-    folder = gen_ok(spec_of(0, {"x": 1}, lines), tmp_path)
+    folder = gen_ok(spec_text(0, {"x": 1}, lines), tmp_path)
     torch.manual_seed(0)
     torch.nn.init.trunc_normal_(torch.empty(100000), 0, 1, -2, 2)
     plan = json.loads((folder / "plan.json").read_text())
@@ -194,7 +194,7 @@ def test_plan_stores_stream_positions(tmp_path):
 
 def test_torch_cpu_is_short_for_its_full_name(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(spec_of(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
+    spec.write_text(spec_text(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
                     .replace("torch_cpu", "torch_cpu/2.13/avx2"))
     full = run_ok("digest", spec).stdout
     spec.write_text(spec.read_text().replace("/2.13/avx2", ""))
@@ -246,7 +246,7 @@ class Elements:
             self.inexact.add(path)
 
     def check(self, folder, ranks):
-        (folder / "spec.yaml").write_text(spec_of(self.seed, {"a": ranks}, self.lines))
+        (folder / "spec.yaml").write_text(spec_text(self.seed, {"a": ranks}, self.lines))
         run_ok("gen", folder / "spec.yaml", "-o", folder / "out")
         run_ok("verify", folder / "out", "--spec", folder / "spec.yaml")
         made = {path: words for path, (_, words) in reassemble(folder / "out").items()}
@@ -368,7 +368,7 @@ def test_matrices_match_a_constructor(tmp_path, ranks):
                 "half": init.sparse_(torch.empty(3, 4, dtype=torch.bfloat16), 0.5, 1),
                 "high": init.orthogonal_(torch.empty(50, 2, 10), 1.5), "wide": init.orthogonal_(torch.empty(20, 60)),
                 "last": torch.randn(7)}
-    (tmp_path / "spec.yaml").write_text(spec_of(42, {"a": ranks}, lines))
+    (tmp_path / "spec.yaml").write_text(spec_text(42, {"a": ranks}, lines))
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     inexact = {t["path"] for t in json.loads((tmp_path / "out/manifest.json").read_text())["tensors"] if "inexact" in t}
@@ -386,12 +386,12 @@ def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}", "after: {shape: [7], init: {normal: {std: 1}}}"]
     torch.manual_seed(5)
     expected = {"none": torch.nn.init.orthogonal_(torch.empty(6, 5), float(gain)), "after": torch.randn(7)}
-    (tmp_path / "spec.yaml").write_text(spec_of(5, {"a": 1}, lines))
+    (tmp_path / "spec.yaml").write_text(spec_text(5, {"a": 1}, lines))
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     for path, tensor in expected.items():
         assert np.array_equal(made[path].ravel().view(words_of(tensor).dtype), words_of(tensor).ravel()), path
-    (tmp_path / "spec.yaml").write_text(spec_of(5, {"a": 1}, ["w: {shape: [2, 2], fans: out_in, init: {xavier_uniform: {gain: 0}}}"]))
+    (tmp_path / "spec.yaml").write_text(spec_text(5, {"a": 1}, ["w: {shape: [2, 2], fans: out_in, init: {xavier_uniform: {gain: 0}}}"]))
     done = run_tool("plan", tmp_path / "spec.yaml")
     assert done.returncode == 2 and "PyTorch draws numbers even for zeros" in done.stderr, done
 

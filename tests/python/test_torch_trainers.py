@@ -31,7 +31,7 @@ def spec(toy):
 TOKENS = torch.arange(16).reshape(2, 8)
 
 
-def loss_of(model):
+def compute_loss(model):
     return nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
 
 
@@ -39,10 +39,10 @@ def reference(folder):
     """Returns the loss of the files' model before and after one step of SGD."""
     model = Toy()
     shardinit.torch.load_into(model, folder)
-    loss = loss_of(model)
+    loss = compute_loss(model)
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return loss.item(), loss_of(model).item()
+    return loss.item(), compute_loss(model).item()
 
 
 # ---- Accelerate.
@@ -174,7 +174,7 @@ def deep_speed():
     return deepspeed
 
 
-def has_bits_of(model, whole):
+def assert_bits(model, whole):
     import deepspeed
 
     for name, parameter in model.named_parameters():
@@ -195,14 +195,14 @@ def partition_and_train(spec, folder, root):
     whole_bytes = {name: tensor.nbytes for name, tensor in whole.items()}
     buffers = sum(buffer.nbytes for buffer in outside.buffers())
     assert abs(sum(made) - buffers - (sum(whole_bytes.values()) - buffers) / dist.get_world_size()) < 4 * 8
-    has_bits_of(outside, whole)
+    assert_bits(outside, whole)
     with deepspeed.zero.Init(config_dict_or_path=ZERO3), shardinit.torch.from_spec(spec):
         model = Toy()
-    has_bits_of(model, whole)
+    assert_bits(model, whole)
     with deepspeed.zero.Init(config_dict_or_path=ZERO3):
         late = Toy()
     shardinit.torch.load_into(late, folder)
-    has_bits_of(late, whole)
+    assert_bits(late, whole)
     with pytest.raises(shardinit.MismatchError, match=r"shape \[50, 24\] in the spec, \[51, 24\] here"):
         with deepspeed.zero.Init(config_dict_or_path=ZERO3), shardinit.torch.from_spec(spec):
             wrong = Toy()
@@ -212,18 +212,18 @@ def partition_and_train(spec, folder, root):
             wrong = Toy()
 
     engine, *_ = deepspeed.initialize(model=model, config=ZERO3)
-    has_bits_of(engine.module, whole)
+    assert_bits(engine.module, whole)
     with pytest.raises(shardinit.MismatchError, match="head.weight: has a copy in its optimizer already"):
         shardinit.torch.init_(engine.module, spec)
     losses = []
     for _ in range(2):
-        loss = loss_of(engine)
+        loss = compute_loss(engine)
         losses.append(loss.item())
         engine.backward(loss)
         engine.step()
     assert abs(losses[0] - reference(folder)[0]) < 1e-5 and losses[1] < losses[0]
     engine.save_checkpoint(root, tag="step-2")
-    after = loss_of(engine).item()
+    after = compute_loss(engine).item()
     if rank == 0:
         with open(os.path.join(root, "loss"), "w") as file:
             file.write(repr(after))
@@ -239,7 +239,7 @@ def go_on(spec, root):
         model = Toy()
     engine, *_ = deepspeed.initialize(model=model, config=config)
     engine.load_checkpoint(root, tag="universal")
-    assert abs(loss_of(engine).item() - wanted) < 1e-6
+    assert abs(compute_loss(engine).item() - wanted) < 1e-6
 
 
 def test_deepspeed_zero_3_and_universal_checkpoints(spec, toy, tmp_path):

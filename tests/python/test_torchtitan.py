@@ -12,7 +12,7 @@ client_of("torchtitan")
 import shardinit
 
 
-def tensors_of(model, layout):
+def stored_tensors(model, layout):
     """Returns path → stored tensor."""
     spec, sets = SPECS[model]
     with shardinit.open_spec(spec, set=["dtype=f32", *sets], layout=layout, mesh="fsdp=1") as opened:
@@ -25,7 +25,7 @@ def same_forms(stored, model):
         {path: (tuple(tensor.shape), tensor.dtype) for path, tensor in state.items()}
 
 
-def same(made, wanted):
+def assert_equal(made, wanted):
     assert made.keys() == wanted.keys()
     for path, tensor in wanted.items():
         assert torch.equal(made[path], tensor), path
@@ -35,20 +35,20 @@ def same(made, wanted):
 def test_torchtitan_llama_matches_the_layout(kind):
     llama3 = titan("torchtitan.models.llama3")
     config = llama_config(llama3, kind)
-    stored, drawn = tensors_of("llama", "torchtitan"), tensors_of("llama", "")
+    stored, drawn = stored_tensors("llama", "torchtitan"), stored_tensors("llama", "")
     with torch.device("meta"):
         model = config.build()
     same_forms(stored, model)
     model.to_empty(device="cpu").load_state_dict(stored)
     assert all(torch.equal(tensor, stored[path]) for path, tensor in model.state_dict().items())
-    same(llama3.Llama3StateDictAdapter(config, None).to_hf(stored), drawn)
-    same(llama3.Llama3StateDictAdapter(config, None).from_hf(drawn), stored)
+    assert_equal(llama3.Llama3StateDictAdapter(config, None).to_hf(stored), drawn)
+    assert_equal(llama3.Llama3StateDictAdapter(config, None).from_hf(drawn), stored)
 
 
 def test_torchtitan_deepseek_matches_the_layout():
     deepseek = titan("torchtitan.models.deepseek_v3")
     config = deepseek_config(deepseek)
-    stored, drawn, hub = (tensors_of("deepseek", layout) for layout in ("torchtitan", "", "hub"))
+    stored, drawn, hub = (stored_tensors("deepseek", layout) for layout in ("torchtitan", "", "hub"))
     with torch.device("meta"):
         model = config.build()
     same_forms(stored, model)
@@ -64,6 +64,6 @@ def test_torchtitan_deepseek_matches_the_layout():
                 wanted[here + "gate_proj.weight"], wanted[here + "up_proj.weight"] = matrix.chunk(2)
             else:
                 wanted[here + "down_proj.weight"] = matrix
-    same(hub, wanted)
-    same(deepseek.DeepSeekV3StateDictAdapter(config, None).to_hf(stored), hub)
-    same(deepseek.DeepSeekV3StateDictAdapter(config, None).from_hf(hub), stored)
+    assert_equal(hub, wanted)
+    assert_equal(deepseek.DeepSeekV3StateDictAdapter(config, None).to_hf(stored), hub)
+    assert_equal(deepseek.DeepSeekV3StateDictAdapter(config, None).from_hf(hub), stored)

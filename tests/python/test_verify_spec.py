@@ -15,7 +15,7 @@ from test_export import read_safetensors
 NAMES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16"}
 
 
-def write_it(path, header, data):
+def write_safetensors(path, header, data):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
@@ -27,7 +27,7 @@ def write_tensors(path, tensors):
         header[name] = {"dtype": NAMES[dtype], "shape": list(words.shape),
                         "data_offsets": [len(data), len(data) + words.nbytes]}
         data += words.tobytes()
-    write_it(path, header, data)
+    write_safetensors(path, header, data)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_verify_rejects_malicious_safetensors(name, spec, tmp_path):
     if isinstance(header, bytes) and header[:1] not in (b"{", b"["):
         path.write_bytes(header)
     else:
-        write_it(path, header, EIGHT)
+        write_safetensors(path, header, EIGHT)
     result = verify(tmp_path, spec)
     assert result.returncode == 5, result.stdout + result.stderr
     assert result.stderr.startswith("shardinit: error: ") and "bug" not in result.stderr
@@ -338,7 +338,7 @@ def stock(spec, tmp_path_factory):
     return folder / "dcp"
 
 
-def metadata_of(folder):
+def read_metadata(folder):
     return pickle.loads((folder / ".metadata").read_bytes())
 
 
@@ -387,7 +387,7 @@ def resize(metadata, *chunks):
 ])
 def test_verify_rejects_unsupported_dcp(change, message, spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
-    metadata = metadata_of(folder)
+    metadata = read_metadata(folder)
     change(metadata)
     if "type" in message:  # the other tensor's item, whole
         first(metadata, "matrix").length = first(metadata, "cube").length
@@ -418,7 +418,7 @@ def test_verify_checks_each_chunk_of_a_dcp_tensor(change, told, place, tmp_path)
     folder = tmp_path / "dcp"
     run_ok("export", spec, "--to", "dcp", "-o", folder)
     (folder / "shardinit-export.json").unlink()
-    metadata = metadata_of(folder)
+    metadata = read_metadata(folder)
     change(metadata, place)
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     for command in (["verify", folder, "--spec", spec], ["inspect", folder], ["reshard", folder, "-o", tmp_path / "to"],

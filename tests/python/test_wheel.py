@@ -26,7 +26,7 @@ FUNCTIONS = set(re.findall(r"\b(shardinit_\w+)\(", re.sub(
     r"/\*.*?\*/", "", (ROOT / "src/library/shardinit.h").read_text(), flags=re.S)))
 
 
-def wheel_of(kind):
+def find_wheel(kind):
     wheels = sorted((ROOT / "build/wheels").glob(f"*{kind}.whl"))
     if not wheels:
         pytest.skip(f"there is no wheel for {kind} in build/wheels: `sh tests/run.sh wheel` makes it")
@@ -38,7 +38,7 @@ class Wheel:
     """An unpacked wheel, and a command that runs its program here."""
 
     def __init__(self, kind, folder):
-        self.kind, self.path = kind, wheel_of(kind)
+        self.kind, self.path = kind, find_wheel(kind)
         with zipfile.ZipFile(self.path) as file:
             file.extractall(folder)
         self.data, = folder.glob("shardinit-*.data")

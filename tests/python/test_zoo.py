@@ -387,7 +387,7 @@ def test_from_pretrained(name, tmp_path):
     assert_bits(state_of(made), spec, sets)
     if "LM" in model.of:
         torch.manual_seed(0)
-        loss, eager = loss_of(made.float()), loss_of(cls(made.config).float())
+        loss, eager = compute_loss(made.float()), compute_loss(cls(made.config).float())
         assert abs(loss / eager - 1) < 0.05
         # Mamba's embedding table, which is also its head, has a standard deviation of 0.1.
         assert "Mamba" in model.of or abs(loss - math.log(made.config.vocab_size)) < 0.2
@@ -420,7 +420,7 @@ def truncated_init(std, cut=3):
     return {"truncated_normal": {"mean": 0, "std": std, "low": -cut, "high": cut}}
 
 
-def fan_of(fan):
+def fan_in_scaling(fan):
     """Returns variance_scaling with fan_in, truncated at two standard deviations."""
     return truncated_init(math.sqrt(1 / fan) / 0.87962566103423978, 2)
 
@@ -438,9 +438,9 @@ DECODERS = {  # Missing names are like `linear`, but norms are 1 and biases 0.
         "router": TITAN, "expert_gate_up": {"expr": {"text": "normal() * where(i1 < 32, 0.02, 0.01)"}},
         "expert_down": TITAN, "head": truncated_init(D**-0.5)},
     "maxtext": {
-        "linear": fan_of(D), "embedding": normal_init(D**-0.5), "positions": normal_init(D**-0.5), "query": normal_init(D**-0.5 / HEAD**0.5),
-        "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5), "mlp_down": fan_of(FF),
-        "expert_gate_up": fan_of(EXPERTS * EXPERT_FF), "expert_down": fan_of(EXPERTS * D)},
+        "linear": fan_in_scaling(D), "embedding": normal_init(D**-0.5), "positions": normal_init(D**-0.5), "query": normal_init(D**-0.5 / HEAD**0.5),
+        "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5), "mlp_down": fan_in_scaling(FF),
+        "expert_gate_up": fan_in_scaling(EXPERTS * EXPERT_FF), "expert_down": fan_in_scaling(EXPERTS * D)},
     "megatron": {"linear": normal_init(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH))},
     "mup": {
         "linear": normal_init(0.02 / 2),
@@ -583,7 +583,7 @@ def test_maxtext_recipe_matches_jax(name, distribution, shape, in_axis, out_axis
     assert abs(drawn.std() / std - 1) < 5 / math.sqrt(2 * drawn.size)
 
 
-def loss_of(model):
+def compute_loss(model):
     tokens = torch.randint(0, model.config.vocab_size, (2, 128), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return model.eval()(input_ids=tokens, labels=tokens).loss.item()
@@ -596,18 +596,18 @@ def test_initial_loss_equals_the_constructors(tmp_path):
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, head_dim=32, vocab_size=8192)
 
-    def eager_one(seed):
+    def constructor_loss(seed):
         torch.manual_seed(seed)
-        return loss_of(transformers.LlamaForCausalLM(config))
+        return compute_loss(transformers.LlamaForCausalLM(config))
 
     def made_by(seed, **sets):
         folder = tmp_path / f"{seed}{len(sets)}"
         run_ok("gen", spec_of("llama3-tiny"), "-o", folder, *sets_of({"seed": seed, "dtype": "f32", **sets}))
         model = transformers.LlamaForCausalLM(config)
         shardinit.torch.load_into(model, folder)
-        return loss_of(model)
+        return compute_loss(model)
 
-    eager = np.mean([eager_one(seed) for seed in range(3)])
+    eager = np.mean([constructor_loss(seed) for seed in range(3)])
     made = np.mean([made_by(seed) for seed in range(3)])
     normal = made_by(0, **{"init.linear": "{normal: {std: 1}}", "init.norm": "linear"})
     assert abs(made / eager - 1) < 0.01

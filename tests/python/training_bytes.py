@@ -37,7 +37,7 @@ COLLECTIVES = {
 LOCAL = {"wait_tensor", "_wrap_tensor_autograd"}
 
 
-def bytes_of(tensors):
+def count_bytes(tensors):
     tensors = tensors if isinstance(tensors, (list, tuple)) else [tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -58,10 +58,10 @@ class Wire(TorchDispatchMode):
                       for arg in args]
             axis, n = next(self.axes[group] for group in groups if isinstance(group, str) and group in self.axes)
             if name == "all_gather_into_tensor":
-                size = bytes_of(args[0]) * n
+                size = count_bytes(args[0]) * n
             else:
                 operand, times = COLLECTIVES[name]
-                size = bytes_of(args[operand]) * times
+                size = count_bytes(args[operand]) * times
             self.sent[axis] += size * (n - 1) // n
         return function(*args, **(kwargs or {}))
 
