@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import random
+import re
 import shlex
 import subprocess
 import sys
