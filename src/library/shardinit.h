@@ -39,8 +39,8 @@ extern "C" {
 typedef enum shardinit_status {
   SHARDINIT_OK = 0,
   SHARDINIT_ERROR_DAMAGE = 1,  /* A file was changed or removed while its folder was open. */
-  SHARDINIT_ERROR_USAGE = 2, /* An invalid spec or argument. */
-  SHARDINIT_ERROR_WORLD = 3, /* No memory or permission: a retry may succeed. */
+  SHARDINIT_ERROR_USAGE = 2,   /* An invalid spec or argument. */
+  SHARDINIT_ERROR_WORLD = 3,   /* No memory or permission: a retry may succeed. */
   SHARDINIT_ERROR_REFUSED = 5, /* A file that is damaged, hostile, or in no known format. */
   SHARDINIT_ERROR_BUG = 70     /* A bug in shardinit. */
 } shardinit_status;

@@ -248,7 +248,8 @@ def test_python_errors_equal_the_programs(tmp_path):
     count = 0
     for title, case in parse((ROOT / "golden/validate.txt").read_text()).items():
         words = shlex.split(case.commands[0])
-        if len(case.commands) > 1 or words[:2] != ["shardinit", "validate"] or len(words) < 3 or "exit 2" not in case.outputs[0]:
+        is_single = title.startswith("bad_") and len(case.commands) == 1 and words[:2] == ["shardinit", "validate"]
+        if not is_single or len(words) < 3 or "exit 2" not in case.outputs[0]:
             continue
         path, options = words[2], words[3:]
         sets = [b for a, b in zip(options, options[1:], strict=False) if a == "--set"]
@@ -268,7 +269,9 @@ def test_python_errors_equal_the_programs(tmp_path):
             shardinit.open_spec(path, set=sets, mesh="".join(meshes) or None)
         assert caught.value.code == 2
         error = re.sub("^! ", "", case.outputs[0].removesuffix("exit 2\n"), flags=re.M)
-        assert str(caught.value) == error.removeprefix("shardinit: error: ").rstrip("\n"), title
+        recorded, _, folded = error.removeprefix("shardinit: error: ").partition("… ")
+        found = str(caught.value)
+        assert found.startswith(recorded) if folded else found == recorded.rstrip("\n"), title
         count += 1
     assert count > 50
 
