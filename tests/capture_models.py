@@ -94,7 +94,8 @@ def run_model(name, seeds, dtypes):
                 row.add(compare(captured, real, on_mesh(captured, axes, pathlib.Path(place))))
     except shardinit.ShardinitError as error:
         problems = getattr(error, "problems", {}) or {"": str(error)}
-        row.problem = "; ".join(sorted({re.sub(r": `.*| at /.*", "", why.splitlines()[0]) for why in problems.values()}))
+        row.problem = "; ".join(sorted({re.sub(r": `.*| at /.*", "", why.splitlines()[0])
+                                        for why in problems.values()}))
     row.seconds = time.monotonic() - began
     return row
 
@@ -111,7 +112,8 @@ def main():
     lines, rows = [head], []
     for name in names:
         row = run_model(name, SEEDS[2:3] if options.quick else SEEDS, DTYPES[:1] if options.quick else DTYPES)
-        lines.append(f"| {row.name} | {row.tensors} | {row.elements:,} | {row.lines} | {row.compared:,} | {row.result()} |"
+        lines.append(f"| {row.name} | {row.tensors} | {row.elements:,} | {row.lines} | {row.compared:,} | "
+                     f"{row.result()} |"
                      f" {row.seconds:.0f} |")
         print(lines[-1], flush=True)
         rows.append(row)

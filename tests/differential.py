@@ -531,7 +531,7 @@ def main():
         parser.error(f"no pair has the name {min(unknown)}")
     warnings.simplefilter("ignore")  # Random specs cause warnings.
     print(f"seed {given.seed}", flush=True)
-    return int(not all([run_pair(name, given.elements, given.seed, given.case) for name in given.pairs or PAIRS]))
+    return int(not all([*(run_pair(name, given.elements, given.seed, given.case) for name in given.pairs or PAIRS)]))
 
 
 if __name__ == "__main__":

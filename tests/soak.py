@@ -78,7 +78,8 @@ class Worker:
             self.run("verify", made, "--spec", *spec)
             self.run("reshard", made, "--mesh", self.random.choice(MESHES), "--uneven", "chunk", "-o", copied)
             self.run("verify", copied, "--spec", *spec)
-            self.run("export", *self.random.choice([[copied], spec]), "--to", self.random.choice(OF_ANY), "-o", exported)
+            self.run("export", *self.random.choice([[copied], spec]), "--to", self.random.choice(OF_ANY), "-o",
+                     exported)
             self.run("verify", exported)
             self.run("verify", exported, "--spec", *spec)
             left = {path.name for path in self.folder.iterdir()} - {"made", "copied", "exported"}

@@ -45,7 +45,6 @@ def main():
     sys.path.insert(0, str(ROOT / "src/python"))
     import jax
     import numpy as np
-    import shardinit
     from shardinit import _jax_program
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))

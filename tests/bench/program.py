@@ -55,7 +55,8 @@ def main(binary, *layers):
             write(*common, folder / "stack.mlir", "--stack")
             write(*common, folder / f"kinds{n}", "--kinds")
             kinds = sum(compile_program(path)[1] for path in sorted((folder / f"kinds{n}").glob("*.mlir")))
-            print(f"{n:>6} {compile_program(folder / 'whole.mlir')[1]:8.1f} {compile_program(folder / 'stack.mlir')[1]:8.1f} {kinds:8.1f}")
+            print(f"{n:>6} {compile_program(folder / 'whole.mlir')[1]:8.1f} "
+                  f"{compile_program(folder / 'stack.mlir')[1]:8.1f} {kinds:8.1f}")
 
         (folder / "normal.yaml").write_text("shardinit: 1\nname: normal\ndtype: bf16\nmodules:\n"
                                             "  w: {shape: [4096, 8192], init: {normal: {std: 0.02}}}\n")

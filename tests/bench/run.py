@@ -33,7 +33,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Callable
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPE = (8192, 4096)
@@ -367,8 +367,8 @@ def reshard_rows(options, folder, out):
     binary, source = options.binary, folder / "reshard-source"
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
     spec = folder / "reshard.yaml"
-    spec.write_text(SPEC.format(engine="philox4x32", dtype="bf16", ranks="4, tensor: 1", shape=list(SHAPE), layers=layers,
-                                init=INITS["normal"]).replace("[data]", "[data, tensor]"))
+    spec.write_text(SPEC.format(engine="philox4x32", dtype="bf16", ranks="4, tensor: 1", shape=list(SHAPE),
+                                layers=layers, init=INITS["normal"]).replace("[data]", "[data, tensor]"))
 
     def row(name, *command):
         def work():

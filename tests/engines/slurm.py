@@ -104,8 +104,8 @@ class Slurm:
         return self._run(*map(str, command)).strip()
 
     def submit(self, *arguments, cwd):
-        return subprocess.run(["sbatch", "--parsable", *map(str, arguments)], env=self.env, cwd=cwd, check=True, text=True,
-                              stdout=subprocess.PIPE).stdout.strip()
+        return subprocess.run(["sbatch", "--parsable", *map(str, arguments)], env=self.env, cwd=cwd, check=True,
+                              text=True, stdout=subprocess.PIPE).stdout.strip()
 
     def job(self, number):
         """Returns Slurm's description of a job, or of the first task of an array."""
@@ -147,7 +147,8 @@ def processes_using(path):
 
 
 def kill_tree(pid):
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], text=True, stdout=subprocess.PIPE).stdout.split()
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], text=True,
+                              stdout=subprocess.PIPE).stdout.split()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     for child in children:

@@ -33,8 +33,8 @@ exec sh -c "$*"
     hosts.write_text("".join(f"{node}{' slots=2' if request.param == 'openmpi' else ':2'}\n" for node in NODES))
     env = {**CLEAN, "PATH": f"{programs}:{BINARY.parent}:{os.environ['PATH']}"}
     if request.param == "openmpi":
-        env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_orte_default_hostfile": str(hosts),
-                "OMPI_MCA_plm_rsh_agent": str(programs / "here")}
+        env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "OMPI_MCA_orte_default_hostfile": str(hosts), "OMPI_MCA_plm_rsh_agent": str(programs / "here")}
     else:
         env |= {"HYDRA_HOST_FILE": str(hosts), "HYDRA_LAUNCHER_EXEC": str(programs / "here"), "HYDRA_LAUNCHER": "ssh"}
     return env
@@ -50,7 +50,8 @@ def test_mpi_job_on_three_nodes_makes_the_folder(cluster, tmp_path):
     run_ok("gen", "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", tmp_path / "whole")
     out = tmp_path / 'out "$(x)" it\'s'
     script = write_job(tmp_path, "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", out, "--nodes", len(NODES))
-    result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            timeout=120)
     assert result.returncode == 0, result.stdout
     assert result.stdout.count("shardinit: wrote") == 3, result.stdout
     assert tree_of(out) == tree_of(tmp_path / "whole")
@@ -90,7 +91,8 @@ def test_mpi_job_retries_only_transient_failures(cluster, tmp_path, status, runs
     fails.write_text(f"#!/bin/sh\necho >> {tmp_path / 'runs'}\n{end}\n")
     fails.chmod(0o755)
     script.write_text(script.read_text().replace("shardinit=shardinit", f"shardinit={fails}"))
-    result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    result = subprocess.run(["sh", script], env=cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            timeout=120)
     # MPICH returns only the signal's number.
     assert result.returncode in (status, status - 128), result.stdout
     assert (tmp_path / "runs").read_text().count("\n") == runs
@@ -102,5 +104,6 @@ def test_unknown_mpirun_is_rejected(tmp_path):
     (programs / "mpirun").write_text("#!/bin/sh\necho Something 1.0\n")
     (programs / "mpirun").chmod(0o755)
     script = write_job(tmp_path, "llama3-tiny", "-o", tmp_path / "out")
-    result = subprocess.run(["sh", script], env={**CLEAN, "PATH": f"{programs}:{os.environ['PATH']}"}, text=True, stderr=subprocess.PIPE)
+    result = subprocess.run(["sh", script], env={**CLEAN, "PATH": f"{programs}:{os.environ['PATH']}"}, text=True,
+                            stderr=subprocess.PIPE)
     assert result.returncode == 127 and "neither" in result.stderr and not pathlib.Path(tmp_path / "out").exists()

@@ -54,7 +54,8 @@ def job_log(tmp_path, job):
 def running_processes(folder):
     """Returns the runs of shardinit that write to the folder."""
     found = subprocess.run(["ps", "-eww", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
-    return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
+    return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit"
+                and str(folder) in line]
 
 
 def test_slurm_job_on_four_nodes_makes_the_folder(slurm, made, tmp_path):
@@ -207,7 +208,8 @@ def test_slurm_arrays_above_the_limit_are_rejected(slurm, tmp_path):
     assert "MaxArraySize            = 1001" in slurm.run("scontrol", "show", "config")
     text = run_ok("jobs", "slurm", "llama3.1-405b", "-o", tmp_path / "out", "--array", "--nodes", 1001).stdout
     (tmp_path / "job.sh").write_text(text)
-    subprocess.run(["sh", tmp_path / "job.sh", "--begin=now+3600"], env=slurm.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    subprocess.run(["sh", tmp_path / "job.sh", "--begin=now+3600"], env=slurm.env, cwd=tmp_path, check=True,
+                   stdout=subprocess.PIPE)
     assert len(slurm.run("squeue", "-h", "-r", "-o", "%A").split()) == 1002
     slurm.run("scancel", "--user=root")
     wait_for(lambda: not queued(slurm))

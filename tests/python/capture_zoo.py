@@ -78,10 +78,12 @@ FalconMambaForCausalLM JetMoeForCausalLM OlmoeForCausalLM
 """.split()}
 TRANSFORMERS |= {
     "DeepseekV3ForCausalLM": transformer(
-        "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
     # Functions magnify some numbers of these models; they also have square orthogonal matrices.
-    "RecurrentGemmaForCausalLM": transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
+    "RecurrentGemmaForCausalLM": transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32,
+                                             num_key_value_heads=1),
     "RwkvForCausalLM": transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
     "Mamba2ForCausalLM": transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
 }
@@ -90,7 +92,8 @@ NN = {
     "nn.RNN": lambda: nn.RNN(20, 30, 2, bidirectional=True),
     "weight_norm": lambda: nn.Sequential(*(
         norm(layer, dim=dim) for norm in (nn.utils.parametrizations.weight_norm, nn.utils.weight_norm)
-        for layer, dim in ((nn.Conv1d(40, 60, 3), 2), (nn.Linear(400, 30), 0), (nn.Linear(40, 30), None), (nn.Conv2d(9, 8, 5), 1)))),
+        for layer, dim in ((nn.Conv1d(40, 60, 3), 2), (nn.Linear(400, 30), 0), (nn.Linear(40, 30), None),
+                           (nn.Conv2d(9, 8, 5), 1)))),
     "nn.LSTM": lambda: nn.LSTM(20, 30, 2, proj_size=7),
     "nn.GRU": lambda: nn.GRU(20, 30),
     "nn.LSTMCell": lambda: nn.LSTMCell(3, 5),
@@ -100,8 +103,10 @@ NN = {
     "nn.Embedding": lambda: nn.Embedding(50, 41, padding_idx=3),
     "nn.EmbeddingBag": lambda: nn.EmbeddingBag(7, 3),
     "nn.Bilinear": lambda: nn.Bilinear(5, 6, 7),
-    "nn.BatchNorm": lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Conv3d(5, 3, 2), nn.InstanceNorm2d(3, affine=True)),
-    "nn.ConvTranspose": lambda: nn.Sequential(nn.ConvTranspose1d(3, 5, 3), nn.ConvTranspose2d(4, 6, 3, groups=2), nn.ConvTranspose3d(3, 2, 2)),
+    "nn.BatchNorm": lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Conv3d(5, 3, 2),
+                                          nn.InstanceNorm2d(3, affine=True)),
+    "nn.ConvTranspose": lambda: nn.Sequential(nn.ConvTranspose1d(3, 5, 3), nn.ConvTranspose2d(4, 6, 3, groups=2),
+                                              nn.ConvTranspose3d(3, 2, 2)),
     "nn.Conv": lambda: nn.Sequential(nn.Conv1d(6, 5, 3, groups=1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv1d(2, 1, 1)),
     "nn.Linear, small": lambda: nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 5), nn.Linear(2, 2), nn.PReLU(3)),
     "nn.AdaptiveLogSoftmax": lambda: nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 30]),
@@ -140,11 +145,15 @@ DIFFUSERS = {f"diffusers {name}": call("diffusers", name, **values) for name, va
     "UNet2DModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
                     "up_block_types": ("AttnUpBlock2D", "UpBlock2D"), "attention_head_dim": 8},
     "UNet2DConditionModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-                             "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "cross_attention_dim": 24, "attention_head_dim": 8},
-    "AutoencoderKL": {**SAMPLE, "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
+                             "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "cross_attention_dim": 24,
+                             "attention_head_dim": 8},
+    "AutoencoderKL": {**SAMPLE, "down_block_types": ("DownEncoderBlock2D",) * 2,
+                      "up_block_types": ("UpDecoderBlock2D",) * 2},
     "VQModel": {**SAMPLE, "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
-    "DiTTransformer2DModel": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "sample_size": 8, "norm_num_groups": 4},
-    "PriorTransformer": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "embedding_dim": 16, "num_embeddings": 5},
+    "DiTTransformer2DModel": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "sample_size": 8,
+                              "norm_num_groups": 4},
+    "PriorTransformer": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "embedding_dim": 16,
+                         "num_embeddings": 5},
     "Transformer2DModel": {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 8, "norm_num_groups": 4},
 }.items()}
 ALL = {**TRANSFORMERS, **NN, **TORCHVISION, **TIMM, **DIFFUSERS}

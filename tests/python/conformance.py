@@ -153,7 +153,8 @@ def add_expressions():
         "round_up": "round_up({x}, {y})",
     }.items():
         text = text.replace("{x}", special(FEW, "i0")).replace("{y}", special(FEW, "i1"))
-        add(f"{name} special", "f64", [n, n], expression(text if name in ("less", "greater", "equal") else stored(text)))
+        add(f"{name} special", "f64", [n, n],
+            expression(text if name in ("less", "greater", "equal") else stored(text)))
     add("pow ordinary", "f64", [9, 9], expression("pow((i0 + 1) * 0.375, (i1 - 4) * 1.5)"))
     add("pow whole", "f64", [9, 9], expression("pow(i0 - 4.5, (i1 - 4) * 3)"))
     add("pow subnormal", "f64", [20], expression("pow(0.5, 1020 + i0 * 2.75)"))
@@ -172,11 +173,13 @@ def add_expressions():
     add("draws at 2^53", "f64", init=expression("normal() + uniform() * 100 + floor(bits() / 65536) * 1000"), **huge)
     add("draws", "f64", [21], expression("normal() - normal() * 100 + uniform() * 10000 + bits()"))
     add("draws not chosen", "f64", [21], expression("where(0, normal(), uniform()) + 0 * bits() - bits() * 2"))
-    add("draws in another order", "f64", [21], expression("bits() * uniform() / (2 + normal()) + min(normal(), normal())"))
+    add("draws in another order", "f64", [21],
+        expression("bits() * uniform() / (2 + normal()) + min(normal(), normal())"))
     add("masked normal", "bf16", [8, 8], expression("where(i0 >= i1, normal() * 0.02, 0)"))
 
 
-ROUNDED = ("65519.99", "-65520", "2049", "2051.0001", "-1.00048828125", "0.1", "3.0517578125e-05", "-8.9e-08", "2.9e-08",
+ROUNDED = ("65519.99", "-65520", "2049", "2051.0001", "-1.00048828125", "0.1", "3.0517578125e-05", "-8.9e-08",
+           "2.9e-08",
            "3.4028235677973366e+38", "3.4028234e+38", "-3.3961775292304e+38", "3.3895313892515355e+38", "1e-45",
            "-7e-46", "1.2e-38", "1.01171875", "1.0039062649011612", "1.0000000596046448")
 
@@ -235,7 +238,8 @@ def add_files():
         add(f"file {name}", dtype, global_shape, {"file": {"sha256": hashlib.sha256(content).hexdigest()}},
             file=content.hex(), **box)
 
-    add_file("f32", "f32", [2, 4], [0x7FA00001, 0xFFC00000, 0x80000000, 1, 0x7F800000, 0x3F800000, 0xFF800000, 0x7F7FFFFF])
+    add_file("f32", "f32", [2, 4],
+             [0x7FA00001, 0xFFC00000, 0x80000000, 1, 0x7F800000, 0x3F800000, 0xFF800000, 0x7F7FFFFF])
     add_file("bf16", "bf16", [6], [0x7F81, 0x8000, 1, 0xFF80, 0x3F80, 0xFFFF])
     add_file("f8e4m3fn", "f8e4m3fn", [4], [0x7F, 0xFF, 0x80, 0x7E])
     add_file("u64", "u64", [3, 2], [2**64 - 1, 0, 2**53 + 1, 1, 2**63, 2], offset=[1, 0], shape=[2, 1])
@@ -283,10 +287,12 @@ def add_jax():
     jax("masked normal", "bf16", [8, 8], expression("where(i0 >= i1, normal() * 0.02, 0)"))
     jax("bits of a key", "u32", [5, 7], expression("jax_bits(4294967295, 7, 5 * i1 + i0)"))
     jax("numbers of keys", "f64", [6, 5], expression(
-        "jax_normal(1, 2, i0) - 100 * jax_normal(1, 2, 4 - i1) + 10000 * jax_uniform(3, 0, 1099511627776 + index, -0.3, 0.7)"))
+        "jax_normal(1, 2, i0) - 100 * jax_normal(1, 2, 4 - i1) + 10000 * jax_uniform(3, 0, 1099511627776 + index, -0.3,"
+        " 0.7)"))
     jax("truncated numbers of a key", "f32", [23], expression("jax_truncated_normal(0, 42, 3 * i0, -1, 2.5)"))
     jax("numbers that are not there", "f32", [2, 9],
-        expression("where(i1 < 3, jax_uniform(8, 9, i1 / 2 - i0, 0, 1) >= 0, jax_uniform(8, 9, i1 - 3, 0, 1) + normal())"))
+        expression("where(i1 < 3, jax_uniform(8, 9, i1 / 2 - i0, 0, 1) >= 0, jax_uniform(8, 9, i1 - 3, 0, 1) + "
+                   "normal())"))
     jax("orthogonal", "f32", [19, 12], {"orthogonal": {"gain": 1.5, "rows": [0], "columns": [1]}})
     jax("sparse", "f32", [12, 7], {"sparse": {"std": 0.01, "zeros": 3}})
     jax("normalized", "bf16", [20, 5], {"normalized": {"axis": 0, "length": 0.25}})
@@ -416,7 +422,8 @@ def add_torch():
             ("large integers", 8, "torch_randint(3, i0, 9007199254740991)"),
             ("permutation", 13, "torch_permutation(5, 13, i0)"),
             ("parts of a matrix", 9, "torch_orthogonal(5, -1, 5, 3, i0 + 3, 2) + torch_orthogonal(5, 1, 2, 6, i0, 1)"),
-            ("sums", 6, "torch_normal_sums(5, -1, 36, 3, 2, i0, 2, 0.5, 2) + torch_normal_sums(5, 1, 12, 2, 1, i0, 1, 0, 1) + "
+            ("sums", 6, "torch_normal_sums(5, -1, 36, 3, 2, i0, 2, 0.5, 2) + torch_normal_sums(5, 1, 12, 2, 1, i0, 1, "
+                        "0, 1) + "
              "torch_uniform_sums(5, 36, 3, 2, i0, 1, -1, 2) + torch_uniform_sums(5, 24, 4, 1, i0, 2, 0, 1)"),
             ("sorted", 12, "torch_normal_sorted(5, -1, 24, 6, i0, 0.5, 2) + torch_uniform_sorted(5, 12, 12, i0, -1, 2)"),
             ("numbers that are not there", 5, "where(torch_permutation(5, 3, i0) >= 0, 1, 0) + "
@@ -496,8 +503,8 @@ def source_tensors(vector):
 
 def bits_of(vector):
     words = reference.elements_of(
-        vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
-        reference.indices_of(vector["global_shape"], vector["offset"], vector["shape"]),
+        vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"],
+        vector["init"], reference.indices_of(vector["global_shape"], vector["offset"], vector["shape"]),
         [bytes.fromhex(vector["file"])] if "file" in vector else [], source_tensors(vector))
     return " ".join(f"{int(word):0{2 * reference.SIZES[vector['dtype']]}x}" for word in words)
 

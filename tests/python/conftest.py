@@ -17,15 +17,17 @@ KINDS = {
 }
 # Tests in such files that the fast set includes: they take seconds, and cover earlier bugs.
 QUICK = "quick"
-FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_every_fault", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
-          "test_power_loss"}
-SLOW = {"test_auto_presets", "test_bucket", "test_builds", "test_debian_package", "test_determinism", "test_statistics", "test_wheel"}
+FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_every_fault", "test_faults", "test_full_disk",
+          "test_json_numbers", "test_outputs", "test_power_loss"}
+SLOW = {"test_auto_presets", "test_bucket", "test_builds", "test_debian_package", "test_determinism", "test_statistics",
+        "test_wheel"}
 
 
 @functools.cache
 def kinds_of(path):
     name, text = path.stem, path.read_text()
-    is_kind = {"clients": re.search(r"\bclient_of\(|like_torch_cpu|^ *import (shardinit|torch|jax)\b", text, re.M) is not None,
+    is_kind = {"clients": re.search(r"\bclient_of\(|like_torch_cpu|^ *import (shardinit|torch|jax)\b", text,
+                                    re.M) is not None,
                "faults": name in FAULTS, "slow": name in SLOW or name.startswith("test_generated_")}
     return [kind for kind, holds in is_kind.items() if holds]
 

@@ -64,25 +64,32 @@ VIEWS = {
     "chunk": lambda t: t.chunk(2)[-1] if t.ndim else t, "flip": lambda t: t.flip(0) if t.ndim else t,
 }
 COMPUTES = {
-    "clone": lambda t: t.clone(), "contiguous": lambda t: t.contiguous(), "deepcopy": lambda t: copy.deepcopy(t.detach()),
-    "parameter": lambda t: nn.Parameter(t.detach()), "deepcopy of a parameter": lambda t: copy.deepcopy(nn.Parameter(t.detach())),
+    "clone": lambda t: t.clone(), "contiguous": lambda t: t.contiguous(),
+    "deepcopy": lambda t: copy.deepcopy(t.detach()),
+    "parameter": lambda t: nn.Parameter(t.detach()),
+    "deepcopy of a parameter": lambda t: copy.deepcopy(nn.Parameter(t.detach())),
     "scaled": lambda t: t.detach() * 0.5, "shifted": lambda t: t.detach() + 1, "affine": lambda t: t.detach() * 2 - 1,
     "abs": lambda t: t.detach().abs(), "neg": lambda t: -t.detach(), "clamp": lambda t: t.detach().clamp(-0.5, 0.5),
     "tril": lambda t: t.detach().tril() if t.ndim > 1 else t.detach(), "half": lambda t: t.detach().to(torch.bfloat16),
     "double": lambda t: t.detach().double(), "float": lambda t: t.detach().float(),
     "padded": lambda t: torch.cat([t.detach().reshape(-1), torch.zeros(2, dtype=t.dtype)]),
     "stacked with zeros": lambda t: torch.stack([t.detach(), torch.zeros_like(t)]),
-    "round": lambda t: t.detach().round(), "round to tenths": lambda t: torch.round(t.detach(), decimals=1), "trunc": lambda t: t.detach().trunc(),
-    "norm": lambda t: t.detach().norm() if t.is_floating_point() else t.detach(),
+    "round": lambda t: t.detach().round(), "round to tenths": lambda t: torch.round(t.detach(), decimals=1),
+    "trunc": lambda t: t.detach().trunc(), "norm": lambda t: t.detach().norm() if t.is_floating_point() else t.detach(),
     "norms": lambda t: t.detach().norm(dim=-1, keepdim=True) if t.ndim and t.is_floating_point() else t.detach(),
-    "normalized": lambda t: nn.functional.normalize(t.detach(), dim=0) if t.ndim and t.is_floating_point() else t.detach(),
-    "normalized rows": lambda t: t.detach() / t.detach().norm(dim=-1, keepdim=True) if t.ndim and t.is_floating_point() else t.detach(),
-    "mean": lambda t: t.detach().mean() if t.is_floating_point() else t.detach(), "sum": lambda t: t.detach().sum(0) if t.ndim else t.detach(),
+    "normalized": lambda t: nn.functional.normalize(t.detach(), dim=0) if t.ndim and t.is_floating_point()
+        else t.detach(),
+    "normalized rows": lambda t: t.detach() / t.detach().norm(dim=-1, keepdim=True) if t.ndim and t.is_floating_point()
+        else t.detach(),
+    "mean": lambda t: t.detach().mean() if t.is_floating_point() else t.detach(),
+    "sum": lambda t: t.detach().sum(0) if t.ndim else t.detach(),
     "sorted": lambda t: t.detach().sort().values, "sorted down": lambda t: t.detach().sort(descending=True).values,
     "chosen": lambda t: t.detach()[[t.shape[0] - 1, 0]] if t.ndim else t.detach(),
     "selected": lambda t: t.detach().index_select(-1, torch.arange(0, t.shape[-1], 2)) if t.ndim else t.detach(),
-    "rolled": lambda t: t.detach().roll(1), "orthogonal columns": lambda t: nn.init.orthogonal_(torch.empty(5, 4))[:, 1:],
-    "shuffled": lambda t: t.detach()[torch.randperm(t.shape[0], generator=torch.Generator().manual_seed(3))] if t.ndim else t.detach(),
+    "rolled": lambda t: t.detach().roll(1),
+    "orthogonal columns": lambda t: nn.init.orthogonal_(torch.empty(5, 4))[:, 1:],
+    "shuffled": lambda t: t.detach()[torch.randperm(t.shape[0], generator=torch.Generator().manual_seed(3))] if t.ndim
+        else t.detach(),
     "log": lambda t: t.detach().abs().add(1).log(), "numpy": lambda t: torch.from_numpy(t.detach().clone().numpy()),
 }
 
@@ -105,18 +112,24 @@ WRITES = {
     "numpy": lambda t, o: t.data.numpy().fill(3) if t.dtype in (torch.float32, torch.float64) else None,
     "by index": lambda t, o: t.data.index_fill_(0, torch.tensor([t.shape[0] - 1]), 2.0) if t.ndim else t.data.zero_(),
     "by mask": lambda t, o: t.data.__setitem__(torch.arange(t.shape[0]) % 2 == 0, 0.5) if t.ndim else t.data.zero_(),
-    "copied by index": lambda t, o: t.data.__setitem__([0], torch.rand(t.shape[1:]).to(t.dtype)) if t.ndim else t.data.zero_(),
-    "orthogonal rows": lambda t, o: nn.init.orthogonal_(t.data[: (t.shape[0] + 1) // 2]) if t.ndim > 1 else t.data.zero_(),
-    "own generator": lambda t, o: t.data[:1].normal_(generator=torch.Generator().manual_seed(4)) if t.ndim else t.data.zero_(),
+    "copied by index": lambda t, o: t.data.__setitem__([0], torch.rand(t.shape[1:]).to(t.dtype)) if t.ndim
+        else t.data.zero_(),
+    "orthogonal rows": lambda t, o: nn.init.orthogonal_(t.data[: (t.shape[0] + 1) // 2]) if t.ndim > 1
+        else t.data.zero_(),
+    "own generator": lambda t, o: t.data[:1].normal_(generator=torch.Generator().manual_seed(4)) if t.ndim
+        else t.data.zero_(),
     "zero column": lambda t, o: t.data[..., 0].zero_() if t.ndim else t.data.zero_(),
     "uniform column": lambda t, o: t.data[..., -1].uniform_(2, 3) if t.ndim else t.data.zero_(),
 }
 
 LAYERS = {
-    "Linear": lambda n, m: nn.Linear(n, m), "Conv1d": lambda n, m: nn.Conv1d(n, m, 3), "Embedding": lambda n, m: nn.Embedding(n, m, 0),
-    "LayerNorm": lambda n, m: nn.LayerNorm(n), "BatchNorm1d": lambda n, m: nn.BatchNorm1d(m), "LSTM": lambda n, m: nn.LSTM(n, m),
+    "Linear": lambda n, m: nn.Linear(n, m), "Conv1d": lambda n, m: nn.Conv1d(n, m, 3),
+    "Embedding": lambda n, m: nn.Embedding(n, m, 0),
+    "LayerNorm": lambda n, m: nn.LayerNorm(n), "BatchNorm1d": lambda n, m: nn.BatchNorm1d(m),
+    "LSTM": lambda n, m: nn.LSTM(n, m),
     "attention": lambda n, m: nn.MultiheadAttention(2 * n, 2), "Conv2d": lambda n, m: nn.Conv2d(n, m, 2, bias=False),
-    "encoder": lambda n, m: nn.TransformerEncoder(nn.TransformerEncoderLayer(2 * n, 2, m), 2, enable_nested_tensor=False),
+    "encoder": lambda n, m: nn.TransformerEncoder(nn.TransformerEncoderLayer(2 * n, 2, m), 2,
+                                                  enable_nested_tensor=False),
     "gates": lambda n, m: orthogonal_gates(nn.GRU(n, m)),
     "skip_init": lambda n, m: nn.utils.skip_init(nn.Embedding, n, m), "PReLU": lambda n, m: nn.PReLU(n),
 }
@@ -294,7 +307,8 @@ def steps(depth):
         st.tuples(st.just("weight"), number),
         st.tuples(st.just("keep"), number, which(["parameter", "buffer", "nested"])),
         st.tuples(st.just("keep"), number, which(["parameter", "buffer", "nested"])),
-        st.tuples(st.just("stream"), which(["own seed", "save", "restore", "complex", "unused", "other seed", "dropout"])),
+        st.tuples(st.just("stream"), which(["own seed", "save", "restore", "complex", "unused", "other seed",
+                                            "dropout"])),
     ]
     if depth:
         inner = st.lists(steps(depth - 1), min_size=1, max_size=3)

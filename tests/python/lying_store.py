@@ -65,7 +65,8 @@ def lying_store():
 
         def respond(self):
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+            request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()},
+                              body)
             store.asked.append(request)
             status, headers, body = store.answer(request)
             self.send_response_only(status)

@@ -44,8 +44,8 @@ def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, expert
     for stage in range(chunks or 1):
         place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
         models.append(GPTModel(
-            config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab, max_sequence_length=64,
-            pre_process=parallel_state.is_pipeline_first_stage(**place),
+            config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab,
+            max_sequence_length=64, pre_process=parallel_state.is_pipeline_first_stage(**place),
             post_process=parallel_state.is_pipeline_last_stage(**place), position_embedding_type="rope",
             share_embeddings_and_output_weights=False, vp_stage=stage if chunks else None).bfloat16())
     return models

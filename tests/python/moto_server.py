@@ -46,7 +46,8 @@ class Server:
     def upload(self, folder, bucket, prefix):
         """Uploads all files of a folder below bucket/prefix, the manifest last."""
         self.put(f"/{bucket}")
-        files = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == "manifest.json")
+        files = sorted((file for file in folder.rglob("*") if file.is_file()),
+                       key=lambda file: file.name == "manifest.json")
         for file in files:
             self.put(f"/{bucket}/{prefix}/{file.relative_to(folder)}", file.read_bytes())
         return f"s3://{bucket}/{prefix}"

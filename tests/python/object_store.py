@@ -58,8 +58,8 @@ def error_of_signature(request, secrets, region=REGION, now=None):
         return "another region"
     if headers.get("x-amz-security-token") != token:
         return "another session token"
-    stamp = datetime.datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
-    if abs((stamp - (now or datetime.datetime.now(datetime.timezone.utc))).total_seconds()) > 900:
+    stamp = datetime.datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+    if abs((stamp - (now or datetime.datetime.now(datetime.UTC))).total_seconds()) > 900:
         return "another time"
     if not headers["x-amz-date"].startswith(date):
         return "another date"
@@ -142,7 +142,8 @@ class Store:
             authorization = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, "
                              "SignedHeaders=host, Signature=0"}
             named = any(name.lower() == "authorization" for name in headers)
-            for name, value in {**({} if named else authorization), **headers, "host": "s3.amazonaws.com", "content-length": str(len(body))}.items():
+            for name, value in {**({} if named else authorization), **headers, "host": "s3.amazonaws.com",
+                                "content-length": str(len(body))}.items():
                 connection.putheader(name, value)
             connection.endheaders(body)
             response = connection.getresponse()
@@ -160,7 +161,8 @@ class Store:
                 self.refused.append((wrong, request.method, request.target))
             fault = None if wrong or self.faults is None else self.faults(request)
         if wrong:
-            codes = {"another session token": (400, "ExpiredToken"), "another region": (400, "AuthorizationHeaderMalformed")}
+            codes = {"another session token": (400, "ExpiredToken"),
+                     "another region": (400, "AuthorizationHeaderMalformed")}
             status, code = codes.get(wrong, (403, "SignatureDoesNotMatch"))
             return self.reply(handler, status, self.error(code, wrong), {"x-amz-bucket-region": REGION})
         if fault == "drop":
@@ -168,7 +170,8 @@ class Store:
         if fault == "slow":
             time.sleep(0.5)
         if isinstance(fault, int):
-            codes = {404: "NoSuchUpload", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 501: "NotImplemented", 503: "SlowDown"}
+            codes = {404: "NoSuchUpload", 409: "ConditionalRequestConflict", 412: "PreconditionFailed",
+                     501: "NotImplemented", 503: "SlowDown"}
             return self.reply(handler, fault, self.error(codes.get(fault, "InternalError"), "injected"))
         if fault == "error200":
             return self.reply(handler, 200, self.error("InternalError", "injected"))

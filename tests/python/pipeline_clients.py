@@ -80,5 +80,6 @@ def torchtitan(layers, pipe, virtual=1, *, before=1, behind=1, style="loop"):
     held = [[] for _ in range(pipe)]
     ends = {"tok_embeddings": "first", "norm": "last"}
     for stage, names in enumerate(stages):
-        held[ranks[stage]] += [ends.get(name) or int(name.removeprefix("layers.")) for name in names if name != "lm_head"]
+        held[ranks[stage]] += [ends.get(name) or int(name.removeprefix("layers."))
+                               for name in names if name != "lm_head"]
     return answer(held, layers)

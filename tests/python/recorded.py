@@ -117,7 +117,8 @@ def lines_of(output, mark):
     if not output.endswith("\n"):
         output += "\n(no newline at the end)\n"
     escape = r"^(?=== |-- |\$ |>|! |exit |… |\\)"
-    return re.sub(r"^", mark, output.removesuffix("\n"), flags=re.M) + "\n" if mark else re.sub(escape, r"\\", output, flags=re.M)
+    return re.sub(r"^", mark, output.removesuffix("\n"), flags=re.M) + "\n" if mark else re.sub(escape, r"\\", output,
+                                                                                                flags=re.M)
 
 
 def folded(text, many=MANY):
@@ -130,7 +131,8 @@ def folded(text, many=MANY):
 
 
 def without_times(text):
-    return re.sub(r" in [0-9.]+ s \([0-9.]+ [A-Z]*B/s\)", " in T", re.sub(r'"seconds": [0-9.e-]+', '"seconds": T', text))
+    return re.sub(r" in [0-9.]+ s \([0-9.]+ [A-Z]*B/s\)", " in T",
+                  re.sub(r'"seconds": [0-9.e-]+', '"seconds": T', text))
 
 
 def run(commands, folder):
@@ -140,7 +142,8 @@ def run(commands, folder):
         script += f"{command}\nprintf '\\n{MARK}%s\\n' $?; printf '\\n{MARK}\\n' >&2\n"
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**CLEAN, "PATH": path, "SHARDINIT": str(BINARY), "TMP": str(folder), "CONFIGS": str(ROOT / "configs")}
-    done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=240)
+    done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env=env, timeout=240)
 
     def parts(text):
         text = without_times(text.replace(str(folder), "$TMP").replace(str(ROOT / "configs"), "$CONFIGS"))

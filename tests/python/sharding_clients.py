@@ -144,7 +144,8 @@ def torchtitan_boxes(cases, sizes):
     import torch.nn.attention.flex_attention
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     from torch.testing._internal.distributed.fake_pg import FakeStore
-    with unittest.mock.patch.dict(sys.modules, {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
+    with unittest.mock.patch.dict(sys.modules,
+                                  {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
         from torchtitan.distributed import ParallelDims, parallel_dims
         from torchtitan.distributed.fsdp import apply_fsdp_to_decoder
         from torchtitan.models import llama3
@@ -201,12 +202,12 @@ def heads_refused(cases):
     import unittest.mock
     import warnings
 
-    import torch._dynamo
-    import torch._functorch.partitioners
-    import torch._inductor.codecache
-    import torch._inductor.compile_fx
-    import torch.distributed.pipelining
-    import torch.nn.attention.flex_attention
+    import torch._dynamo  # noqa: F401
+    import torch._functorch.partitioners  # noqa: F401
+    import torch._inductor.codecache  # noqa: F401
+    import torch._inductor.compile_fx  # noqa: F401
+    import torch.distributed.pipelining  # noqa: F401
+    import torch.nn.attention.flex_attention  # noqa: F401
     warnings.simplefilter("ignore")
     from megatron.core.transformer import TransformerConfig
     trainer = types.SimpleNamespace(Trainer=types.SimpleNamespace(Config=type("Config", (), {})))
@@ -217,8 +218,8 @@ def heads_refused(cases):
         from torchtitan.models.common import decoder
 
         def megatron(heads, kv_heads, tensor):
-            TransformerConfig(num_layers=1, hidden_size=64 * heads, num_attention_heads=heads, num_query_groups=kv_heads,
-                              kv_channels=64, tensor_model_parallel_size=tensor)
+            TransformerConfig(num_layers=1, hidden_size=64 * heads, num_attention_heads=heads,
+                              num_query_groups=kv_heads, kv_channels=64, tensor_model_parallel_size=tensor)
 
         def torchtitan(heads, kv_heads, tensor):
             model = types.SimpleNamespace(
@@ -254,7 +255,8 @@ def titan_expert_dimensions(cases, experts):
     import torch.distributed.pipelining
     import torch.nn.attention.flex_attention
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
-    with unittest.mock.patch.dict(sys.modules, {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
+    with unittest.mock.patch.dict(sys.modules,
+                                  {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
         from torchtitan.distributed import fsdp
 
     class MeshOf(dict):
@@ -275,7 +277,8 @@ def titan_expert_dimensions(cases, experts):
         model = unittest.mock.MagicMock(enable_weight_tying=False, layers={"0": block})
         seen = {}
         info = object.__new__(FSDPMeshInfo)
-        with unittest.mock.patch.object(fsdp, "fully_shard", lambda module, **given: seen.update(given) if module is block else None), \
+        with unittest.mock.patch.object(fsdp, "fully_shard",
+                                        lambda module, **given: seen.update(given) if module is block else None), \
                 unittest.mock.patch.object(initialized, "_get_mesh_info", lambda *_: info):
             fsdp.apply_fsdp_to_decoder(
                 model, MeshOf(dp_replicate=replicate, fsdp=ranks), torch.bfloat16, torch.float32, False,
@@ -333,8 +336,8 @@ def megatron_boxes(cases, sizes, experts=None):
         for stage in range(virtual):
             place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
             model = GPTModel(
-                config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab, max_sequence_length=64,
-                pre_process=parallel_state.is_pipeline_first_stage(**place),
+                config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab,
+                max_sequence_length=64, pre_process=parallel_state.is_pipeline_first_stage(**place),
                 post_process=parallel_state.is_pipeline_last_stage(**place),
                 share_embeddings_and_output_weights=False, position_embedding_type="rope",
                 vp_stage=stage if chunks else None)

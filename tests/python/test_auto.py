@@ -161,7 +161,8 @@ def test_memory_per_rank_accepts_numbers_and_sizes(tmp_path):
     for memory in ("59e9", "59GB"):
         plans.append(run_tool("plan", "--json", SPEC_405B, "--sharding", "auto", "--memory-per-rank", memory).stdout)
         spec = tmp_path / "spec.yaml"
-        spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\ntraining: {{memory_per_rank: {memory}}}\n")
+        spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\n"
+                        f"training: {{memory_per_rank: {memory}}}\n")
         plans.append(run_tool("plan", "--json", spec).stdout)
     assert json.loads(plans[0]) and plans[1:] == plans[:1] * 3
 

@@ -18,7 +18,8 @@ DEGREES = {
         "1 8 1 1, 2 4 1 1, 1 4 1 2, 1 8 1 8, 2 4 2 2, 4 16 1 1, 1 32 2 4, 2 16 1 8, 8 8 2 2, 1 128 1 4"),
     "torchtitan-experts": (
         "replicate fsdp expert context tensor",
-        "1 8 1 1 1, 1 2 4 1 1, 2 2 2 1 1, 1 4 8 1 1, 1 2 4 1 2, 1 4 2 2 2, 1 32 8 1 1, 2 8 8 1 2, 1 64 4 1 1, 1 16 8 1 4"),
+        "1 8 1 1 1, 1 2 4 1 1, 2 2 2 1 1, 1 4 8 1 1, 1 2 4 1 2, 1 4 2 2 2, 1 32 8 1 1, 2 8 8 1 2, 1 64 4 1 1, 1 16 8 "
+        "1 4"),
     "megatron": (
         "data context tensor", "8 1 1, 4 1 2, 2 2 2, 1 1 8, 8 1 8, 16 2 4, 32 1 4, 4 4 4, 64 1 8, 16 4 8"),
     "megatron-experts": (
@@ -30,7 +31,8 @@ DEGREES = {
         "4 32 1 1 2 1, 1 128 1 2 1 1"),
     "maxtext-experts": (
         "data fsdp context tensor expert",
-        "1 8 1 1 1, 1 2 1 1 4, 2 2 1 1 2, 1 4 1 2 2, 1 8 1 1 8, 1 4 2 1 4, 1 32 1 2 4, 2 16 1 1 8, 1 64 1 1 4, 1 16 1 4 8"),
+        "1 8 1 1 1, 1 2 1 1 4, 2 2 1 1 2, 1 4 1 2 2, 1 8 1 1 8, 1 4 2 1 4, 1 32 1 2 4, 2 16 1 1 8, 1 64 1 1 4, 1 16 1 "
+        "4 8"),
     "t5x": ("data model", "8 1, 4 2, 2 4, 1 8, 8 8, 16 4, 32 2, 64 1, 64 4, 32 8"),
     "torchprime-405b": ("fsdp tensor", "8 1, 4 2, 2 4, 8 8, 16 4, 64 1, 32 8, 64 4, 128 4, 128 8"),
 }
@@ -38,7 +40,8 @@ DEGREES = {
 PIPELINES = {
     "torchtitan": (
         "pipe replicate fsdp context tensor",
-        "2 1 8 1 1, 2 2 4 1 2, 2 1 4 2 4, 2 4 16 1 1, 2 1 64 1 8, 4 1 8 1 8, 4 2 16 1 2, 4 1 4 1 1, 4 2 8 2 4, 4 1 128 1 4"),
+        "2 1 8 1 1, 2 2 4 1 2, 2 1 4 2 4, 2 4 16 1 1, 2 1 64 1 8, 4 1 8 1 8, 4 2 16 1 2, 4 1 4 1 1, 4 2 8 2 4, 4 1 128 "
+        "1 4"),
     "torchtitan-experts": (
         "pipe replicate fsdp expert context tensor",
         "2 1 4 4 1 1, 2 2 2 4 1 2, 2 1 8 2 2 2, 2 1 32 8 1 1, 2 2 8 8 1 4, 4 1 8 8 1 1, 4 1 4 8 1 4, 4 2 2 4 2 1, "
@@ -48,14 +51,15 @@ PIPELINES = {
         "2 4 1 1, 2 4 1 8, 2 8 2 2, 2 16 1 4, 2 32 1 8, 4 8 1 2, 4 2 2 8, 4 4 1 1, 4 16 1 4, 4 8 4 8"),
     "megatron-experts": (
         "pipe data expert context tensor",
-        "2 2 4 1 1, 2 4 8 1 2, 2 2 4 2 1, 2 8 8 1 4, 2 16 4 1 8, 4 2 4 1 2, 4 2 8 1 4, 4 4 8 1 1, 4 2 2 2 2, 4 16 8 1 2"),
+        "2 2 4 1 1, 2 4 8 1 2, 2 2 4 2 1, 2 8 8 1 4, 2 16 4 1 8, 4 2 4 1 2, 4 2 8 1 4, 4 4 8 1 1, 4 2 2 2 2, 4 16 8 "
+        "1 2"),
 }
 MODELS = [path.stem for path in CONFIGS if path.stem not in ("dtypes", "expressions")]  # These are not models.
 WITH_EXPERTS = {"mixtral-8x7b", "deepseek-v3", "jamba-v0.1"}
 # `fsdpv2` shards tensors one by one, which no combination of block strategies does. With these degrees of `data` and
 # `fsdp`, it costs up to 6 % less, or fits where no combination fits, as shardinit-auto(7) documents.
-ONE_BY_ONE = {"convnext-tiny-224": [(4, 128)], "openelm-270m": [(4, 128)], "stable-diffusion-1.5-unet": [(4, 8), (8, 8)],
-              "jamba-v0.1": [(1, 64), (1, 256), (4, 128)]}
+ONE_BY_ONE = {"convnext-tiny-224": [(4, 128)], "openelm-270m": [(4, 128)],
+              "stable-diffusion-1.5-unet": [(4, 8), (8, 8)], "jamba-v0.1": [(1, 64), (1, 256), (4, 128)]}
 COUNTED = 0.95  # the fraction of a rank's memory that `auto` fills with the bytes that it counts
 WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
 
@@ -118,7 +122,8 @@ def compare(spec, model, preset, degrees, beside=()):
 def test_every_sharding_preset_is_compared_with_auto():
     assert sorted(DEGREES) == sorted(path.stem for path in PRESETS.glob("*.yaml"))
     assert all(len(parse_meshes(degrees)) == 10 for degrees in (*DEGREES.values(), *PIPELINES.values()))
-    assert sorted(PIPELINES) == sorted(preset for preset in DEGREES if "pipeline" in (PRESETS / f"{preset}.yaml").read_text())
+    assert sorted(PIPELINES) == sorted(preset
+                                       for preset in DEGREES if "pipeline" in (PRESETS / f"{preset}.yaml").read_text())
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -102,7 +102,8 @@ def test_plan_bytes_match_the_boxes_of_all_ranks(name, tmp_path):
     held = [rank["rank_bytes"] for rank in ranks]
     padding = 0
     for tensor in run_json("graph", spec)["stored"]:
-        of = [sum(math.prod(box["shape"]) for box in rank["boxes"] if box["path"] == tensor["path"]) * SIZES[tensor["dtype"]]
+        of = [sum(math.prod(box["shape"])
+                  for box in rank["boxes"] if box["path"] == tensor["path"]) * SIZES[tensor["dtype"]]
               for rank in ranks]
         stage = {axes.index(axis): indices for axis, indices in tensor.get("stage", {}).items()}
         on = [all(place[axis] in indices for axis, indices in stage.items()) for place in places]

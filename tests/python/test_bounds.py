@@ -3,7 +3,6 @@ commands on such specs, and that a signal ends the commands at once."""
 
 import json
 import os
-import pathlib
 import resource
 import shutil
 import signal
@@ -13,7 +12,7 @@ import time
 
 import pytest
 
-from support import BINARY, CLEAN, ROOT, run_json, run_ok, run_tool, tree_of
+from support import BINARY, CLEAN, run_json, run_ok, run_tool, tree_of
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
 
@@ -85,8 +84,11 @@ MANY = ("mesh: {axes: {p: 16, q: 16}}\nmodules:\n  layers:\n    repeat: {i: 5000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
-@pytest.mark.parametrize("command", ["validate", "plan", "plan --html page.html", "graph --html page.html", "plan --write map.yaml", "graph",
-                                     "graph --json", "explain", "diff", "digest", "gen -o out", "export --to dcp -o out",
+@pytest.mark.parametrize("command",
+                         ["validate", "plan", "plan --html page.html", "graph --html page.html",
+                          "plan --write map.yaml", "graph",
+                                     "graph --json", "explain", "diff", "digest", "gen -o out",
+                          "export --to dcp -o out",
                                      "program", "program --kinds -o out"])
 def test_signals_end_planning_commands(command, number, spec, tmp_path):
     name, *options = command.split()
@@ -160,7 +162,8 @@ def test_many_layout_patterns_take_no_longer_than_a_few(pattern, spec):
             "    n: {{repeat: {{j: 100}}, w: {{shape: [2], init: zeros}}}}\n"
             "layouts:\n  l: {{keep: [{}], omit: ['*n*']}}\n")
     few, seconds_of_few = timed("validate", spec(text.format("'*a.w'")))
-    many, seconds_of_many = timed("validate", spec(text.format(patterns).replace(", omit: ['*n*']", "") if pattern[-1] == "*"
+    many, seconds_of_many = timed("validate",
+                                  spec(text.format(patterns).replace(", omit: ['*n*']", "") if pattern[-1] == "*"
                                                    else text.format(patterns)))
     assert few.returncode == many.returncode == 0, few.stderr + many.stderr
     assert seconds_of_many < 10 * seconds_of_few + 1
@@ -260,7 +263,8 @@ SMALL = ("mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8, 4], init: {normal: {s
          "  v: {shape: [8], init: zeros}\n")
 
 
-@pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
+@pytest.mark.parametrize("command",
+                         ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
                                      "gen -o out"])
 def test_same_command_recovers_from_any_failed_fsync(command, spec, tmp_path):
     """Whichever sync fails, the same command then succeeds and makes the same files as without the error."""
@@ -282,7 +286,8 @@ def test_same_command_recovers_from_any_failed_fsync(command, spec, tmp_path):
     assert failures >= 1 and result.returncode == 0
 
 
-@pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
+@pytest.mark.parametrize("command",
+                         ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
                                      "gen -o out"])
 def test_simultaneous_equal_runs_all_succeed(command, spec, tmp_path):
     name, *options = command.split()
@@ -332,7 +337,8 @@ def test_set_with_a_path_of_20000_parts_is_fast(place, spec):
 
 def test_ten_thousand_warnings_are_printed_fast(spec):
     """Thousands of warnings, all printed here, do not count the lines of the spec again for each warning."""
-    path = spec("vars:\n" + "".join(f"  v{i}: {i}\n" for i in range(10_000)) + "modules: {w: {shape: [2], init: ones}}\n")
+    path = spec("vars:\n" + "".join(f"  v{i}: {i}\n"
+                                    for i in range(10_000)) + "modules: {w: {shape: [2], init: ones}}\n")
     _, quiet = timed("validate", path, "-q", "--json")
     result, seconds = timed("validate", path)
     assert result.returncode == 0 and result.stderr.count("warning: nothing uses") == 10_000

@@ -86,7 +86,8 @@ def test_bucket_prefixes_are_encoded_and_signed(prefix, specs, object_store, tmp
 
 def test_gen_writes_single_ranks_into_a_bucket(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "1", folder=specs)
-    assert "1 of 2 ranks is there, unfinished\nmissing: 0" in ok(object_store, "status", URL).stdout.replace(" are ", " is ")
+    assert "1 of 2 ranks is there, unfinished\nmissing: 0" in ok(object_store, "status", URL).stdout.replace(" are ",
+                                                                                                             " is ")
     assert json.loads(ok(object_store, "status", URL, "--json").stdout)["missing_ranks"] == "0"
     early = tool(object_store, "finalize", URL)
     assert early.returncode == 3 and "1 of 2 ranks have no valid receipt: 0" in early.stderr
@@ -117,7 +118,8 @@ def test_gen_of_another_plan_conflicts_and_changes_no_object(specs, object_store
 
 @pytest.mark.parametrize("index", ["always", "never"])
 def test_bucket_checkpoint_has_index_and_devices(index, specs, object_store, tmp_path):
-    text = (specs / "awkward.yaml").read_text().replace("{axes: {a: 2, b: 2}}", "{axes: {a: 2, b: 2}, devices: [3, 1, 2, 0]}")
+    text = (specs / "awkward.yaml").read_text().replace("{axes: {a: 2, b: 2}}",
+                                                        "{axes: {a: 2, b: 2}, devices: [3, 1, 2, 0]}")
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("gen", "spec.yaml", "-o", "local", "--index", index, cwd=tmp_path)
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--index", index, folder=tmp_path)
@@ -145,8 +147,10 @@ def test_gen_survives_random_store_faults(seed, specs, object_store):
 
 
 @pytest.mark.parametrize("kind, fault", [
-    ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"), ("complete", "lose"),
-    ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("begin", "empty200"), ("complete", 409), ("complete", 412), ("complete", 500), ("complete", "drop"), ("head", 500),
+    ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"),
+    ("complete", "lose"),
+    ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("begin", "empty200"),
+    ("complete", 409), ("complete", 412), ("complete", 500), ("complete", "drop"), ("head", 500),
     ("get", "drop"), ("list", 503), ("uploads", 503), ("end", 503)])
 def test_gen_survives_each_kind_of_store_fault(kind, fault, specs, object_store):
     """The checkpoint is correct even if every request of one kind fails once for each object."""
@@ -261,7 +265,8 @@ def test_gen_into_a_bucket_reports_an_interrupt_and_resumes(specs, object_store)
 def test_gen_ignores_object_metadata_of_other_tools(specs, object_store):
     """Metadata that other tools add to objects, such as times when they copy, is ignored."""
     headers = {"x-amz-meta-mtime": "1700000000"}
-    assert object_store.forward("PUT", "/bucket/models/a/plan.json", headers, (specs / "one/plan.json").read_bytes())[0] == 200
+    assert object_store.forward("PUT", "/bucket/models/a/plan.json", headers,
+                                (specs / "one/plan.json").read_bytes())[0] == 200
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert_is(object_store, specs / "one")
 
@@ -332,9 +337,11 @@ def test_verify_finds_every_kind_of_damage_in_a_bucket(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     receipt = json.loads((specs / "one/ranks/rank-00001.json").read_text())
     box = next(box for box in receipt["boxes"] if box["path"] == "wide")
-    cases = [("ranks/rank-00001.h5", box["file_offset"] + box["bytes"] - 1, "wide has other data than was written (rank 1, "
+    cases = [("ranks/rank-00001.h5", box["file_offset"] + box["bytes"] - 1,
+              "wide has other data than was written (rank 1, "
               f"bytes {box['file_offset']} to {box['file_offset'] + box['bytes'] - 1} of the file)"),
-             ("ranks/rank-00001.h5", 9, "has damaged metadata"), ("ranks/rank-00000.json", 100, "rank-00000.json: is damaged"),
+             ("ranks/rank-00001.h5", 9, "has damaged metadata"),
+             ("ranks/rank-00000.json", 100, "rank-00000.json: is damaged"),
              ("index.h5", 300, "index.h5: is damaged"), ("manifest.json", 500, "manifest.json: is damaged"),
              ("plan.json", 20, "plan.json")]
     for name, at, words in cases:
@@ -398,7 +405,8 @@ def test_verify_compares_a_bucket_checkpoint_with_a_spec(specs, object_store):
     tensors = json.loads((specs / "one/plan.json").read_text())["tensors"]
     same = json.loads(done.stdout)
     assert same["equal"] and same["tensors"] == len(tensors) and same["findings"] == []
-    assert same["bytes"] == json.loads(run_ok("verify", specs / "one", "--spec", specs / "one.yaml", "--json").stdout)["bytes"]
+    assert same["bytes"] == json.loads(run_ok("verify", specs / "one", "--spec", specs / "one.yaml",
+                                              "--json").stdout)["bytes"]
     assert {kind for kind, _ in object_store.log[asked:]} <= {"get", "head", "list"}, object_store.log[asked:]
     # Values do not depend on the mesh.
     assert "equal to" in ok(object_store, "verify", URL, "--spec", "one.yaml", "--mesh", "a=1", folder=specs).stdout
@@ -425,7 +433,8 @@ def test_verify_spec_reports_the_same_for_bucket_and_folder(config, replicas, ob
                         for folder in (tmp_path / "local", URL))
         assert local.returncode == there.returncode == code, (local, there)
         expected, found = (json.loads(done.stdout) for done in (local, there))
-        assert ({finding["tensor"] for finding in found["findings"]} == {finding["tensor"] for finding in expected["findings"]})
+        assert ({finding["tensor"] for finding in found["findings"]} == {finding["tensor"]
+                                                                         for finding in expected["findings"]})
         assert found["tensors"] == expected["tensors"] and found["bytes"] == expected["bytes"]
 
 
@@ -483,9 +492,11 @@ def test_gen_accepts_a_checkpoint_that_appears_meanwhile(name, specs, object_sto
 
 def test_rank_from_a_changed_source_is_a_conflict(object_store, tmp_path):
     """A rank file from another process is read back if its bytes do not follow from the plan alone."""
-    (tmp_path / "source.yaml").write_text("shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [64, 64], init: {normal: {std: 1}}}}\n")
+    (tmp_path / "source.yaml").write_text("shardinit: 1\nname: s\ndtype: f32\n"
+                                          "modules: {w: {shape: [64, 64], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "source.yaml", "-o", "source", cwd=tmp_path)
-    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: source}}\nmodules: {w: {shape: [64, 64], "
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: source}}\n"
+                                        "modules: {w: {shape: [64, 64], "
                                         "init: {source: s}}}\n")
     ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
     for name in ("manifest.json", "ranks/rank-00000.json"):
@@ -586,11 +597,13 @@ def test_ranks_on_several_listing_pages_are_all_found(object_store, tmp_path):
     assert "missing: 57" in ok(object_store, "status", URL).stdout
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "57", folder=tmp_path)
     files = files_of(tmp_path / "local")
-    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00057.json", "ranks/rank-00059.h5"):
+    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00057.json",
+                 "ranks/rank-00059.h5"):
         assert object_store.get("models/a/" + name) == files[name]
     assert "intact: 60 ranks" in ok(object_store, "verify", URL).stdout
     object_store.log.clear()
-    assert "60 of 60 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
+    assert "60 of 60 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL,
+                                                     folder=tmp_path).stderr
     assert len(object_store.log) < 60 + 20 and object_store.log.count(("list", "")) == 2
     assert object_store.refused == []
 
@@ -616,9 +629,10 @@ def test_gen_into_a_bucket_needs_little_memory_and_no_disk(object_store, tmp_pat
         "  z: {shape: [20000, 1000], init: {normal: {std: 1}}}\n")
     done = subprocess.run(["/usr/bin/env", "python3", "-c", "import resource,subprocess,sys\n"
                            "subprocess.run(sys.argv[1:], check=True)\n"
-                           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)", BINARY, "gen", "spec.yaml", "-o", URL,
-                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment}, cwd=tmp_path,
-                          capture_output=True, text=True)
+                           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)", BINARY, "gen", "spec.yaml",
+                           "-o", URL,
+                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment},
+                          cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done
     assert int(done.stdout.splitlines()[-1]) < 256 * 1024, done.stdout
     assert len({key for kind, key in object_store.log if kind == "part"}) == 2  # The rank and the probe.
@@ -638,8 +652,10 @@ def test_verify_keeps_one_range_in_memory_per_job(tmp_path):
         for jobs in ("1", "4", "16"):
             done = subprocess.run(["/usr/bin/env", "python3", "-c", "import resource,subprocess,sys\n"
                                    "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
-                                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)", BINARY, "verify", "s3://bucket/a",
-                                   "--jobs", jobs], env={**os.environ, "AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": KEY,
+                                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)", BINARY, "verify",
+                                   "s3://bucket/a",
+                                   "--jobs", jobs], env={**os.environ, "AWS_ENDPOINT_URL": store.url,
+                                                         "AWS_ACCESS_KEY_ID": KEY,
                                                          "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION},
                                   capture_output=True, text=True, check=True)
             peaks.append(int(done.stdout) // 1024)
@@ -657,13 +673,17 @@ def test_credentials_are_read_from_profiles(object_store, tmp_path):
     process = tmp_path / "process"
     process.write_text(f"#!/bin/sh\necho '{json.dumps({'Version': 1, **credentials(object_store)})}'\n")
     process.chmod(0o755)
-    (home / ".aws/credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n# a note\naws_secret_access_key={SECRET}\n")
+    (home / ".aws/credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n# a note\n"
+                                           f"aws_secret_access_key={SECRET}\n")
     (home / ".aws/config").write_text(
-        f"[default]\nregion = {REGION}\n[profile p]\ncredential_process = {process}\nendpoint_url = {object_store.url}\n"
+        f"[default]\nregion = {REGION}\n[profile p]\ncredential_process = {process}\n"
+        f"endpoint_url = {object_store.url}\n"
         f"region = {REGION}\ns3 =\n    addressing_style = path\n[profile sso]\nsso_session = x\nregion = {REGION}\n")
     with (home / ".aws/config").open("a") as config:
-        config.write(f"[profile bare]\nregion = {REGION}\n[profile keys]  # of somebody else\naws_access_key_id = {KEY}\n"
-                     f"aws_secret_access_key = {SECRET}\nregion = {REGION}\n[profile role]\nrole_arn = arn:x\nsource_profile = keys\n"
+        config.write(f"[profile bare]\nregion = {REGION}\n[profile keys]  # of somebody else\n"
+                     f"aws_access_key_id = {KEY}\n"
+                     f"aws_secret_access_key = {SECRET}\nregion = {REGION}\n[profile role]\nrole_arn = arn:x\n"
+                     f"source_profile = keys\n"
                      f"aws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n")
     none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(home), "AWS_REGION": ""}
     ok(object_store, "gen", TINY, "-o", URL, "--ranks", "1", **none, AWS_PROFILE="keys")
@@ -689,13 +709,15 @@ def test_credentials_are_read_from_profiles(object_store, tmp_path):
     assert done.returncode == 2 and "403 SignatureDoesNotMatch" in done.stderr
 
 
-@pytest.mark.parametrize("subtype, words", [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
+@pytest.mark.parametrize("subtype, words",
+                         [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
 def test_mounted_buckets_are_rejected(subtype, words, specs, tmp_path):
     """Commands reject mounts that FUSE identifies as buckets; other mounts work like any folder."""
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("not tested: there is no FUSE here")
     (tmp_path / "back").mkdir(), (tmp_path / "mount point").mkdir()
-    if subprocess.run(["bindfs", "--no-allow-other", "-o", f"subtype={subtype}", tmp_path / "back", tmp_path / "mount point"],
+    if subprocess.run(["bindfs", "--no-allow-other", "-o", f"subtype={subtype}", tmp_path / "back",
+                       tmp_path / "mount point"],
                       check=False).returncode:
         pytest.skip("not tested: FUSE cannot mount here")
     try:
@@ -750,7 +772,8 @@ def test_credentials_come_from_a_container_service(object_store, services, tmp_p
     container = {**NO_KEYS, "AWS_CONTAINER_CREDENTIALS_FULL_URI": services.url + "/v1/keys?id=1"}
     # The token is not sent to a proxy; `no_proxy` names only the store.
     proxy = {"http_proxy": "http://127.0.0.1:1", "no_proxy": object_store.url.partition("//")[2].partition(":")[0]}
-    ok(object_store, "gen", TINY, "-o", URL, **container, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"))
+    ok(object_store, "gen", TINY, "-o", URL, **container,
+       AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"))
     assert object_store.refused == []
     local = services.url.replace("127.0.0.1", "localhost") + "/v1/keys?id=1"
     ok(object_store, "status", URL, **{**container, **proxy, "AWS_CONTAINER_CREDENTIALS_FULL_URI": local},
@@ -842,11 +865,13 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 def test_credential_services_default_to_cloud_addresses(object_store, services, tmp_path):
     """A container whose URI is only a path asks 169.254.170.2 for credentials, and a machine asks 169.254.169.254."""
     (tmp_path / "connect.c").write_text(LINK_LOCAL)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "connect.so", tmp_path / "connect.c", "-ldl"], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "connect.so", tmp_path / "connect.c", "-ldl"],
+                   check=True)
     hosts = []
     keys = json.dumps({**credentials(object_store, "session"), "Token": "session"})
     path = "/latest/meta-data/iam/security-credentials/"
-    for method, target, text in (("GET", "/v2/keys", keys), ("PUT", "/latest/api/token", "t"), ("GET", path, "role"), ("GET", path + "role", keys)):
+    for method, target, text in (("GET", "/v2/keys", keys), ("PUT", "/latest/api/token", "t"), ("GET", path, "role"),
+                                 ("GET", path + "role", keys)):
         services.answers[method, target] = lambda headers, _, text=text: hosts.append(headers["host"]) or text
     given = {**NO_KEYS, "LD_PRELOAD": str(tmp_path / "connect.so"), "SERVICES_PORT": services.url.rpartition(":")[2]}
     ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **given, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI="/v2/keys",
@@ -871,17 +896,20 @@ def test_sts_host_follows_the_region(tmp_path):
 
     (tmp_path / "token").write_text("token")
     role = {"AWS_ROLE_ARN": "arn:r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
-    (tmp_path / "config").write_text(f"[default]\nregion = of-profile\nrole_arn = arn:r\nweb_identity_token_file = {tmp_path}/token\n")
+    (tmp_path / "config").write_text(f"[default]\nregion = of-profile\nrole_arn = arn:r\n"
+                                     f"web_identity_token_file = {tmp_path}/token\n")
     cases = [({**role, "AWS_REGION": "one", "AWS_DEFAULT_REGION": "two"}, "sts.one.amazonaws.com:443"),
              ({**role, "AWS_DEFAULT_REGION": "two"}, "sts.two.amazonaws.com:443"), (role, "sts.amazonaws.com:443"),
              ({"AWS_CONFIG_FILE": str(tmp_path / "config")}, "sts.of-profile.amazonaws.com:443"),
              ({"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_REGION": "one"}, "sts.one.amazonaws.com:443")]
     running = []
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_") and not name.lower().endswith("_proxy")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+                and not name.lower().endswith("_proxy")}
     for given, host in cases:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        environment = {**kept, "HOME": "/nonexistent", "https_proxy": f"http://127.0.0.1:{server.server_address[1]}", **given}
+        environment = {**kept, "HOME": "/nonexistent", "https_proxy": f"http://127.0.0.1:{server.server_address[1]}",
+                       **given}
         process = subprocess.Popen([BINARY, "status", URL], env=environment, stderr=subprocess.PIPE, text=True)
         running.append((process, server, host))
     for process, server, host in running:
@@ -894,8 +922,10 @@ def test_sts_host_follows_the_region(tmp_path):
 def test_ca_bundle_makes_a_certificate_trusted(tmp_path):
     """A store with an unknown certificate is asked only once; AWS_CA_BUNDLE makes the certificate known."""
     for name in ("known", "other"):
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / f"{name}.key",
-                        "-out", tmp_path / f"{name}.pem", "-days", "2", "-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"],
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                        "-nodes", "-keyout", tmp_path / f"{name}.key",
+                        "-out", tmp_path / f"{name}.pem", "-days", "2", "-subj", "/CN=tests", "-addext",
+                        "subjectAltName=IP:127.0.0.1"],
                        check=True, stderr=subprocess.DEVNULL)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "known.pem", tmp_path / "known.key")
@@ -919,10 +949,12 @@ def test_ca_bundle_makes_a_certificate_trusted(tmp_path):
 
     with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        given = {**os.environ, "AWS_ENDPOINT_URL": f"https://127.0.0.1:{server.server_address[1]}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        given = {**os.environ, "AWS_ENDPOINT_URL": f"https://127.0.0.1:{server.server_address[1]}",
+                 "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         def status(bundle):
             connections.clear()
-            return subprocess.run([BINARY, "status", URL], env={**given, "AWS_CA_BUNDLE": str(tmp_path / bundle)}, capture_output=True, text=True, timeout=60)
+            return subprocess.run([BINARY, "status", URL], env={**given, "AWS_CA_BUNDLE": str(tmp_path / bundle)},
+                                  capture_output=True, text=True, timeout=60)
         done = status("known.pem")
         assert done.returncode == 2 and "is not a checkpoint: it has no plan.json" in done.stderr, done
         for bundle in ("other.pem", "none.pem"):
@@ -954,8 +986,10 @@ def test_commands_on_urls_report_a_missing_libcurl(object_store, tmp_path):
 
 
 def test_invalid_bucket_urls_are_rejected(object_store, specs):
-    for url, words in (("s3://", "a bucket has a name of 3 to 63"), ("s3://a/b", "3 to 63"), ("s3://bucket//x", "a part of its prefix"),
-                       ("s3://bucket/a/../x", "a part of its prefix is `..`"), ("s3://bucket/a\nb", "control character"),
+    for url, words in (("s3://", "a bucket has a name of 3 to 63"), ("s3://a/b", "3 to 63"),
+                       ("s3://bucket//x", "a part of its prefix"),
+                       ("s3://bucket/a/../x", "a part of its prefix is `..`"),
+                       ("s3://bucket/a\nb", "control character"),
                        ("s3://bucket/" + "x" * 901, "901 bytes"), ("s3://buck et/x", "3 to 63")):
         done = tool(object_store, "gen", "one.yaml", "-o", url, folder=specs)
         assert done.returncode == 2 and words in done.stderr, (url, done)
@@ -972,7 +1006,8 @@ def test_credentials_file_takes_precedence_over_config_file(object_store, tmp_pa
     """The credentials file takes precedence if both files have a profile's keys, as in AWS's own tools."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text(f"[p]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
-    (tmp_path / ".aws/config").write_text(f"[profile p]\naws_access_key_id = AKIDOLD\naws_secret_access_key = old\nregion = {REGION}\n")
+    (tmp_path / ".aws/config").write_text(f"[profile p]\naws_access_key_id = AKIDOLD\naws_secret_access_key = old\n"
+                                          f"region = {REGION}\n")
     ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="",
        HOME=str(tmp_path), AWS_REGION="", AWS_PROFILE="p")
     assert object_store.refused == []
@@ -1098,15 +1133,19 @@ def test_uploads_on_several_listing_pages_are_all_found(specs, object_store):
     forward = object_store.forward
 
     def paged(method, target, headers={}, body=b""):
-        status, headers, body = forward(method, target.split("&key-marker=")[0].replace("key-marker=", "x="), headers, body)
+        status, headers, body = forward(method, target.split("&key-marker=")[0].replace("key-marker=", "x="), headers,
+                                        body)
         path, _, text = target.partition("?")
         query = dict(urllib.parse.parse_qsl(text, keep_blank_values=True))
         if method != "GET" or "uploads" not in query or not body:
             return status, headers, body
         marker = query.get("key-marker", ""), query.get("upload-id-marker")
-        found = sorted((key.decode(), upload.decode(), each) for each in re.findall(rb"<Upload>.*?</Upload>", body, re.S)
-                       for key in re.findall(rb"<Key>(.*?)</Key>", each) for upload in re.findall(rb"<UploadId>(.*?)</UploadId>", each))
-        rest = [one for one in found if one[0] > marker[0] or (marker[1] and one[0] == marker[0] and one[1] > marker[1])]
+        found = sorted((key.decode(), upload.decode(), each)
+                       for each in re.findall(rb"<Upload>.*?</Upload>", body, re.S)
+                       for key in re.findall(rb"<Key>(.*?)</Key>", each)
+                       for upload in re.findall(rb"<UploadId>(.*?)</UploadId>", each))
+        rest = [one for one in found if one[0] > marker[0]
+                    or (marker[1] and one[0] == marker[0] and one[1] > marker[1])]
         text = b"".join(each for *_, each in rest[:1])
         more = (b"<IsTruncated>true</IsTruncated><NextKeyMarker>%s</NextKeyMarker><NextUploadIdMarker>%s</NextUploadIdMarker>"
                 % (rest[0][0].encode(), rest[0][1].encode())) if len(rest) > 1 else b"<IsTruncated>false</IsTruncated>"
@@ -1124,7 +1163,8 @@ def test_headers_of_1xx_answers_are_ignored(specs, object_store):
     reply = object_store.reply
 
     def with_hints(handler, *words):
-        handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nX-Amz-Meta-Claim: another\r\nX-Amz-Meta-Plan-Sha256: 0\r\n\r\n")
+        handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nX-Amz-Meta-Claim: another\r\nX-Amz-Meta-Plan-Sha256: 0\r\n"
+                            b"\r\n")
         reply(handler, *words)
 
     object_store.reply = with_hints

@@ -124,12 +124,14 @@ def test_export_writes_single_ranks_and_parts_into_a_bucket(exports, object_stor
         url = f"s3://bucket/{name}"
         done = ok(object_store, *command(name), "-o", url, "--ranks", "1", folder=exports)
         assert f"{url}: unfinished: 1 rank is missing, the first is 0" in done.stdout
-        assert RECORD not in stored(object_store, name) and not set(OPENED_FIRST.values()) & set(stored(object_store, name))
+        assert RECORD not in stored(object_store,
+                                    name) and not set(OPENED_FIRST.values()) & set(stored(object_store, name))
         early = tool(object_store, "verify", url)
         assert early.returncode == 2 and "is an unfinished export" in early.stderr
         done = json.loads(ok(object_store, *command(name), "-o", url, "--part", "0/3", "--json", folder=exports).stdout)
         for part in ("1/3", "2/3"):
-            done = json.loads(ok(object_store, *command(name), "-o", url, "--part", part, "--json", folder=exports).stdout)
+            done = json.loads(ok(object_store, *command(name), "-o", url, "--part", part, "--json",
+                                 folder=exports).stdout)
         assert done["missing_ranks"] == []
         assert_is(object_store, exports / name, name)
         object_store.log.clear()
@@ -313,7 +315,8 @@ def test_export_conflicts_with_objects_of_another_size(object_store, tmp_path):
         for body in (whole[name][:-1], whole[name] + b"x", b""):
             object_store.put("models/a/" + name, body)
             done = tool(object_store, *words, folder=tmp_path)
-            assert done.returncode == 4 and re.search(f"`{URL}/{name}` (already )?exists", done.stderr), (name, len(body), done)
+            assert done.returncode == 4 and re.search(f"`{URL}/{name}` (already )?exists", done.stderr), (name,
+                len(body), done)
             there = {key: data for key, data in stored(object_store).items() if not key.startswith(NOTES)}
             assert there == {key: data for key, data in whole.items() if not key.startswith(NOTES)} | {name: body}
         object_store.put("models/a/" + name, whole[name])
@@ -426,7 +429,8 @@ def test_export_survives_random_store_faults(name, seed, exports, object_store):
 
 @pytest.mark.parametrize("kind, fault", [
     ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"), ("part", 404),
-    ("complete", "lose"), ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("complete", 404),
+    ("complete", "lose"), ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"),
+    ("complete", 404),
     ("complete", 409), ("complete", 412), ("complete", 500), ("head", 500), ("get", "drop"), ("list", 503),
     ("uploads", 503), ("end", 503)])
 def test_export_survives_each_kind_of_store_fault(kind, fault, exports, object_store):
@@ -661,9 +665,10 @@ def test_export_into_a_bucket_needs_little_memory_and_no_disk(name, object_store
         "  z: {shape: [20000, 1000], init: {normal: {std: 1}}}\n")
     measure = ("import resource,subprocess,sys\nsubprocess.run(sys.argv[1:], check=True)\n"
                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-    done = subprocess.run(["/usr/bin/env", "python3", "-c", measure, BINARY, "export", "spec.yaml", "--to", name, "-o", URL,
-                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment}, cwd=tmp_path,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(["/usr/bin/env", "python3", "-c", measure, BINARY, "export", "spec.yaml", "--to", name, "-o",
+                           URL,
+                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment},
+                          cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done
     assert int(done.stdout.splitlines()[-1]) < 256 * 1024, done.stdout
     assert sum(kind == "part" for kind, _ in object_store.log) > 40
@@ -676,7 +681,8 @@ def test_checksum_may_span_two_upload_parts(object_store, tmp_path):
     for _ in range(20):
         (tmp_path / "spec.yaml").write_text(
             "shardinit: 1\nname: m\ndtype: f32\nmodules:\n"
-            f"  a: {{shape: [{size}], dtype: i8, init: {{constant: {{value: 3}}}}}}\n  b: {{shape: [500000], init: {{normal: {{std: 1}}}}}}\n")
+            f"  a: {{shape: [{size}], dtype: i8, init: {{constant: {{value: 3}}}}}}\n"
+            f"  b: {{shape: [500000], init: {{normal: {{std: 1}}}}}}\n")
         shutil.rmtree(tmp_path / "local", ignore_errors=True)
         run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
         body = (tmp_path / "local/__0_0.distcp").read_bytes()
@@ -693,7 +699,8 @@ def test_checksum_may_span_two_upload_parts(object_store, tmp_path):
 
 def test_export_rejects_object_names_over_1024_bytes(exports, object_store, tmp_path):
     name = "n" * 200
-    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{name}: {{shape: [4], init: zeros}}}}\n")
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\n"
+                                        f"modules: {{{name}: {{shape: [4], init: zeros}}}}\n")
     done = tool(object_store, "export", "spec.yaml", "--to", "zarr", "-o", "s3://bucket/" + "p" * 850, folder=tmp_path)
     assert done.returncode == 2 and "has more than 1024 bytes with its prefix" in done.stderr
     assert object_store.names() == []
@@ -768,7 +775,8 @@ def test_export_checks_its_claim_before_completing_each_upload(exports, object_s
 
 def test_checksum_is_right_in_an_upload_part_without_elements(object_store, tmp_path):
     """Checksums are right even if the last elements end with a part, so the next part only has the bytes after them."""
-    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: i8\nmodules:\n  a: {{shape: [{(8 << 20) - 4096}], init: {{constant: {{value: 3}}}}}}\n")
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: i8\nmodules:\n"
+                                        f"  a: {{shape: [{(8 << 20) - 4096}], init: {{constant: {{value: 3}}}}}}\n")
     run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
     body = (tmp_path / "local/__0_0.distcp").read_bytes()
     assert body[4095:4097] == b"\x00\x03" or body[4096:4098] == b"\x03\x03"

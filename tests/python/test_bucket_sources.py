@@ -20,7 +20,8 @@ PRINTED = [["digest", "in"], ["stats", "in", "--json"], ["inspect", "in"], ["ins
            ["diff", "in", "in", "--values"], ["diff", "other", "in", "--values", "--json"],
            ["verify", "in", "--spec", "spec.yaml"]]
 MADE = [["export", "in", "--to", "dcp", "-o"], ["convert", "in", "--to", "safetensors", "-o"],
-        ["convert", "in", "--to", "hdf5", "--dtype", "bf16", "-o"], ["convert", "in", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o"],
+        ["convert", "in", "--to", "hdf5", "--dtype", "bf16", "-o"],
+        ["convert", "in", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o"],
         ["reshard", "in", "--mesh", "a=4", "-o"]]
 
 
@@ -47,7 +48,8 @@ def test_commands_treat_a_bucket_like_a_local_folder(name, folders, object_store
     assert codes == [0, 0, 0, 0, 0, 1, 0, *[0] * (len(MADE) - 1), 2 if is_export else 0]
     other = tool(object_store, "verify", URL, "--spec", "other.yaml", folder=folders)
     assert other.returncode == 1 and "w has other values" in other.stderr, other
-    assert object_store.refused == [] and not [kind for kind, _ in object_store.log if kind not in ("get", "head", "list")]
+    assert object_store.refused == [] and not [kind for kind,
+                                               _ in object_store.log if kind not in ("get", "head", "list")]
 
 
 @pytest.mark.parametrize("name", ["gen", "safetensors"])
@@ -92,9 +94,11 @@ def test_specs_read_sources_in_buckets(folders, object_store, tmp_path):
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "local")
     ok(object_store, "gen", "sourced.yaml", "--source", f"old={URL}", "-o", tmp_path / "again", folder=folders)
     assert tree_of(tmp_path / "again") == tree_of(tmp_path / "local")
-    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=s3://bucket/none", "-o", tmp_path / "none", folder=folders)
+    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=s3://bucket/none", "-o", tmp_path / "none",
+                folder=folders)
     assert done.returncode == 2 and "`s3://bucket/none` is not a checkpoint and holds no" in done.stderr, done
-    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=gs://bucket/x", "-o", tmp_path / "none", folder=folders)
+    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=gs://bucket/x", "-o", tmp_path / "none",
+                folder=folders)
     assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr, done
     assert not (tmp_path / "none").exists()
 
@@ -174,7 +178,8 @@ def test_commands_reject_an_unfinished_export_in_a_bucket(form, folders, object_
     spec.write_text(SOURCED.replace("path: weights", f"path: {URL}"))
     for place in (URL, tmp_path / "copy"):
         for words in (["convert", place, "--to", "dcp", "-o", tmp_path / "out"], ["inspect", place], ["digest", place],
-                      ["verify", place, "--spec", "spec.yaml"], ["gen", spec, "--source", f"old={place}", "-o", tmp_path / "out"]):
+                      ["verify", place, "--spec", "spec.yaml"],
+                      ["gen", spec, "--source", f"old={place}", "-o", tmp_path / "out"]):
             done = tool(object_store, *words, folder=folders)
             assert done.returncode == 2 and f"`{place}` is an unfinished export" in done.stderr, done
     assert not (tmp_path / "out").exists()

@@ -61,8 +61,8 @@ def test_build_without_clang_embeds_no_cuda_kernels(tmp_path):
     subprocess.run(["cmake", f"-DFOLDER={tmp_path}/empty", "-DPATTERN=*.ptx", "-DFUNCTION=CudaFiles",
                     f"-DOUTPUT={tmp_path}/made.cc", "-P", ROOT / "src/embed.cmake"], check=True, timeout=60)
     source = (tmp_path / "made.cc").read_text() + "\nint main() { return static_cast<int>(shardinit::CudaFiles().size()); }\n"
-    made = compile_it(tmp_path, "main.cc", source, "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/src", "-o", "made",
-                      compiler="c++")
+    made = compile_it(tmp_path, "main.cc", source, "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/src", "-o",
+                      "made", compiler="c++")
     assert (made.returncode, made.stderr) == (0, "")
     assert subprocess.run([tmp_path / "made"], timeout=60).returncode == 0
 

@@ -197,8 +197,10 @@ def test_captured_weight_norms_are_norms_of_the_weights():
     (lambda v: torch.relu(v).norm(dim=1, keepdim=True), lambda v: v),
     (lambda v: v.norm(dim=1, keepdim=True) * torch.sign(v.sum(1, keepdim=True)), lambda v: v),
     (lambda v: v.clamp(-100, 3).norm(dim=1, keepdim=True), lambda v: v),
-    (lambda v: v.norm(dim=1, keepdim=True) + 1e-3, lambda v: v), (lambda v: v.norm(1, dim=1, keepdim=True), lambda v: v),
-    (lambda v: v[:10].norm(dim=1, keepdim=True), lambda v: v), (lambda v: v.norm(dim=1, keepdim=True).flip(0), lambda v: v),
+    (lambda v: v.norm(dim=1, keepdim=True) + 1e-3, lambda v: v),
+    (lambda v: v.norm(1, dim=1, keepdim=True), lambda v: v),
+    (lambda v: v[:10].norm(dim=1, keepdim=True), lambda v: v),
+    (lambda v: v.norm(dim=1, keepdim=True).flip(0), lambda v: v),
 ])
 def test_norms_of_a_tensor_outside_the_model_are_an_error(norm, then):
     class Scaled(nn.Module):
@@ -337,9 +339,12 @@ def test_capture_error_names_every_unsupported_tensor(tmp_path):
 
 
 @pytest.mark.parametrize("make, words", [
-    (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), "`aten.allclose.default` asks for the value of random"),
-    (lambda: nn.Linear(3, int(torch.rand(1).item() * 5) + 1), "`aten._local_scalar_dense.default` asks for the value of random"),
-    (lambda: nn.LazyLinear(4), "`UninitializedParameter`, as of lazy modules, has no shape before the model has seen an input"),
+    (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)),
+     "`aten.allclose.default` asks for the value of random"),
+    (lambda: nn.Linear(3, int(torch.rand(1).item() * 5) + 1),
+     "`aten._local_scalar_dense.default` asks for the value of random"),
+    (lambda: nn.LazyLinear(4), "`UninitializedParameter`, as of lazy modules, has no shape before the model has seen "
+                               "an input"),
     (lambda: nn.Linear("a", 3), "the constructor failed: TypeError"),
     (lambda: 3, "returned int, not a `torch.nn.Module`"),
     (lambda: nn.ReLU(), "has no tensors"),
@@ -386,7 +391,8 @@ def command(*arguments, folder, **options):
                           env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)}, **options)
 
 
-CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, "dtype": "bfloat16", "rms_norm_eps": 1e-5}
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, "dtype": "bfloat16",
+          "rms_norm_eps": 1e-5}
 
 
 COMPARED = "spec.yaml: compared with the constructor: 6 tensors: 0 equal, 6 alike\n"
@@ -426,16 +432,18 @@ def test_capture_command_writes_a_spec(tmp_path):
             assert tensor.dtype == torch.float32 and torch.equal(model.state_dict()[path], tensor), path
 
 
-BASE = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "vocab_size": 8}
+BASE = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "vocab_size": 8}
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({}, None), ({"torch_dtype": "torch.bfloat16"}, None), ({"dtype": "half"}, None), ({"dtype": {"": "bfloat16"}}, None),
+    ({}, None), ({"torch_dtype": "torch.bfloat16"}, None), ({"dtype": "half"}, None),
+    ({"dtype": {"": "bfloat16"}}, None),
     ({"torch_dtype": None}, None), ({"architectures": "LlamaForCausalLM"}, None), ({"architectures": []}, None),
     ({"architectures": None}, None), ({"architectures": ["LlamaForCausalLM", "LlamaModel"]}, None),
     ({"dtype": ["bfloat16"]}, "`dtype`"), ({"dtype": "auto"}, "`dtype`"), ({"dtype": 5}, "`dtype`"),
-    ({"dtype": "bfloat16", "torch_dtype": "float16"}, "`torch_dtype`"), ({"architectures": {"a": 1}}, "`architectures`"),
+    ({"dtype": "bfloat16", "torch_dtype": "float16"}, "`torch_dtype`"),
+    ({"architectures": {"a": 1}}, "`architectures`"),
     ({"architectures": ["LlamaConfig"]}, "`LlamaConfig`"), ({"intermediate_size": [8, 8]}, "intermediate_size"),
     ({"hidden_size": None}, "hidden_size"), ({"layer_types": ["full"]}, "`layer_types`"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
@@ -514,7 +522,8 @@ def test_capture_warns_about_other_random_generators(tmp_path):
         "    def __init__(self, of=None):\n"
         "        super().__init__()\n"
         "        self.layer = torch.nn.Linear(2, 3)\n"
-        "        self.w = torch.nn.Parameter(torch.full((3,), {'p': random.random, 'n': numpy.random.rand}[of]() if of else 1.0))\n")
+        "        self.w = torch.nn.Parameter(torch.full((3,), {'p': random.random, 'n': numpy.random.rand}[of]() if of "
+        "else 1.0))\n")
     for of, module in {"p": "`random`", "n": "`numpy.random`"}.items():
         result = command("torch", "mine:Model", "--args", json.dumps({"of": of}), "--verify", "none", "-o", "x.yaml",
                          folder=tmp_path)

@@ -52,7 +52,8 @@ class Truncated(nn.Module):
 # Name → (the constructor to capture, lines of its modules, the maximum number of lines of the spec).
 MODELS = {
     "some layers share a module": (Hybrid, ["    repeat: {layer: 27}"], 40),
-    "numbers in names": (Attributes, ["  h_{layer}:", "    repeat: {layer: 6}", "  norm_1.weight: {shape: [3], init: ones}"], 28),
+    "numbers in names": (Attributes,
+                         ["  h_{layer}:", "    repeat: {layer: 6}", "  norm_1.weight: {shape: [3], init: ones}"], 28),
     "gaps": (lambda: nn.Sequential(*[layer for _ in range(5) for layer in (nn.Linear(8, 8), nn.ReLU())]),
              ['  "{2 * layer}":', "    repeat: {layer: 5}"], 16),
     "the model is a list": (lambda: nn.Sequential(*[nn.Linear(8, 8) for _ in range(5)]), ["  repeat: {layer: 5}"], 14),
@@ -60,7 +61,8 @@ MODELS = {
                                  ['  "{layer + 1}":', "    repeat: {layer: 5}"], 20),
     "two kinds in turn": (lambda: nn.Sequential(*[nn.Linear(3, 4) if i % 2 else nn.Conv1d(3, 5, 2) for i in range(8)]),
                           ['  "{2 * layer}":', '  "{2 * layer + 1}":'], 20),
-    "copies": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 5, enable_nested_tensor=False), ["    repeat: {layer: 5}"], 28),
+    "copies": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 5, enable_nested_tensor=False),
+               ["    repeat: {layer: 5}"], 28),
     "truncated": (Truncated, [], 50),
 }
 
@@ -83,7 +85,8 @@ def test_equal_layers_are_captured_once(model):
 def test_tied_copies_have_the_stream_position_of_the_first():
     text = shardinit.capture.torch(MODELS["copies"][0], engine="torch_cpu").text
     assert re.search(r"linear1.bias: \{shape: \[16\], init: uniform_fan_8, tie: layers.0.linear1.bias,"
-                     r" key: \{torch: \{position: \d+\}\}\}|linear1.bias: \{.*, tie: layers.0.linear1.bias\}", text), text
+                     r" key: \{torch: \{position: \d+\}\}\}|linear1.bias: \{.*, tie: layers.0.linear1.bias\}",
+                     text), text
 
 
 def test_folded_conditions_select_the_right_layers():

@@ -163,11 +163,13 @@ def scalars_on_meta():
 def chosen():
     """Returns a module with elements that tables of indices choose, each once."""
     table = torch.randn(30, 4)
-    return holder(rows=table[[3, 9, 20]], embedded=nn.functional.embedding(torch.tensor([[1, 2], [5, 0]]), torch.rand(6, 4)),
+    return holder(rows=table[[3, 9, 20]],
+                  embedded=nn.functional.embedding(torch.tensor([[1, 2], [5, 0]]), torch.rand(6, 4)),
                   columns=torch.randn(5, 30)[:, [3, 7, 9]] * 2, corner=torch.randn(5, 6)[[0, 4]][:, [1, 2]],
                   pairs=torch.rand(4, 5)[[1, 3], [0, 4]], turned=torch.randn(40)[torch.arange(39, -1, -1)],
                   selected=torch.rand(7, 3).index_select(1, torch.tensor([2, 0])),
-                  gathered=torch.randn(3, 4).gather(1, torch.tensor([[0], [2], [3]])), rolled=torch.randn(5, 3).roll(2, 0))
+                  gathered=torch.randn(3, 4).gather(1, torch.tensor([[0], [2], [3]])),
+                  rolled=torch.randn(5, 3).roll(2, 0))
 
 
 def skipped():
@@ -208,11 +210,15 @@ def drawn_by(g):
     return holder(
         normal=torch.randn(40, generator=g), turned=torch.empty(6, 5).t().uniform_(-1, 1, generator=g),
         places=torch.randperm(9, generator=g), counts=torch.randint(0, 9, (5,), generator=g),
-        rough=torch.empty(20, dtype=torch.bfloat16).normal_(generator=g), coins=torch.bernoulli(torch.full((30,), 0.4), generator=g),
+        rough=torch.empty(20, dtype=torch.bfloat16).normal_(generator=g),
+        coins=torch.bernoulli(torch.full((30,), 0.4), generator=g),
         few=torch.multinomial(torch.ones(9), 4, generator=g), out=torch.rand(5, out=torch.empty(5), generator=g),
-        truncated=nn.init.trunc_normal_(torch.empty(40, 5), generator=g), xavier=nn.init.xavier_uniform_(torch.empty(6, 4), generator=g),
-        orthogonal=nn.init.orthogonal_(torch.empty(6, 4), generator=g), item=torch.full((3,), torch.rand(1, generator=g).item()),
-        noisy=torch.randn(20) + torch.randn(20, generator=g) * 0.1, shuffled=torch.randn(20)[torch.randperm(20, generator=g)])
+        truncated=nn.init.trunc_normal_(torch.empty(40, 5), generator=g),
+        xavier=nn.init.xavier_uniform_(torch.empty(6, 4), generator=g),
+        orthogonal=nn.init.orthogonal_(torch.empty(6, 4), generator=g),
+        item=torch.full((3,), torch.rand(1, generator=g).item()),
+        noisy=torch.randn(20) + torch.randn(20, generator=g) * 0.1,
+        shuffled=torch.randn(20)[torch.randperm(20, generator=g)])
 
 
 def experts(init, shape=(4, 8, 12), *, after=None):
@@ -353,8 +359,10 @@ REFUSED = {
     "a state from elsewhere": (after(lambda: torch.default_generator.set_state(elsewhere())), "state from elsewhere"),
     "draws of a thread": (in_a_thread(lambda: torch.randn(3)), "is not seen, as a thread's draws"),
     "the seed": (lambda: holder(a=torch.full((3,), float(torch.initial_seed()))), "`initial_seed` asks for the seed"),
-    "the generator's seed": (lambda: holder(a=torch.full((3,), torch.default_generator.initial_seed())), "asks for the seed"),
-    "the state": (lambda: holder(a=torch.get_rng_state().float()), "the state of PyTorch's generator is used as numbers"),
+    "the generator's seed": (lambda: holder(a=torch.full((3,), torch.default_generator.initial_seed())),
+                             "asks for the seed"),
+    "the state": (lambda: holder(a=torch.get_rng_state().float()),
+                  "the state of PyTorch's generator is used as numbers"),
     "the state as a buffer": (lambda: holder(a=torch.get_rng_state()), "the state of PyTorch's generator is used"),
     "numbers that are caught": (swallows, "asks for the value of random numbers"),
     "NumPy looks at numbers": (numpy_of_random, "`numpy` asks for the value of random numbers"),
@@ -365,7 +373,8 @@ REFUSED = {
     "another device": (lambda: holder(a=torch.randn(3, device="cuda").cpu()), "the device `cuda"),
     "a copy of the generator": (lambda: holder(a=torch.rand(3, generator=torch.default_generator.clone_state())),
                                 "draws from a generator with the state of PyTorch's own"),
-    "a state given to another one": (lambda: holder(a=of_state(torch.get_rng_state())), "with the state of PyTorch's own"),
+    "a state given to another one": (lambda: holder(a=of_state(torch.get_rng_state())),
+                                     "with the state of PyTorch's own"),
     "a seed of the system": (lambda: torch.Generator().seed(), "`seed` gives a generator a seed of the system"),
     "random arguments": (own(lambda g: holder(a=torch.normal(torch.rand(20), 1.0, generator=g))),
                          "has random arguments and a generator of its own"),
@@ -375,10 +384,13 @@ REFUSED = {
                                   "aten.normal_"),
     "a gain that is drawn": (lambda: holder(a=nn.init.orthogonal_(torch.empty(3, 3), torch.rand(()))),
                              "`orthogonal_` has a random number as `gain`"),
-    "a gain for each column": (lambda: holder(a=nn.init.orthogonal_(torch.empty(3, 3), torch.rand(3))), "random number"),
+    "a gain for each column": (lambda: holder(a=nn.init.orthogonal_(torch.empty(3, 3), torch.rand(3))),
+                               "random number"),
     "a std that no spec has": (lambda: holder(a=nn.init.normal_(torch.empty(3), std=1e-30)), "`std` is 1e-30"),
-    "an infinite std": (lambda: holder(a=nn.init.normal_(torch.empty(3), std=float("inf"))), "a spec has no number inf"),
-    "what PyTorch refuses": (lambda: holder(a=nn.init.uniform_(torch.empty(3), 2, 1)), "expects to return a [from, to) range"),
+    "an infinite std": (lambda: holder(a=nn.init.normal_(torch.empty(3), std=float("inf"))),
+                        "a spec has no number inf"),
+    "what PyTorch refuses": (lambda: holder(a=nn.init.uniform_(torch.empty(3), 2, 1)),
+                             "expects to return a [from, to) range"),
 }
 AT_THE_END = {"on meta", "another sign", "draws of a thread", "the state as a buffer"}
 FOLLOWED_BY_PHILOX = {"manual_seed", "default_generator", "set_state"}  # Distributions do not change.
@@ -447,7 +459,8 @@ def test_capture_leaves_out_empty_buffers_with_a_warning():
     with pytest.warns(CaptureWarning, match="leaves out `none`: a spec cannot declare a buffer without elements"):
         captured = shardinit.capture.torch(make, seed=SEED)
     assert captured.verify().good and list(captured.tensors) == ["weight", "bias"]
-    with pytest.raises(shardinit.CaptureError, match=r"a: its shape is \[0\], and a spec has no tensor without elements"):
+    with pytest.raises(shardinit.CaptureError,
+                       match=r"a: its shape is \[0\], and a spec has no tensor without elements"):
         shardinit.capture.torch(lambda: holder(a=torch.empty(0)))
 
 
@@ -485,7 +498,8 @@ def test_internal_capture_error_is_reported_as_a_fault(monkeypatch, tmp_path, ca
         raise KeyError("odd")
 
     monkeypatch.setattr(_capture, "tensor_of", fails)
-    with pytest.raises(shardinit.CaptureError, match="KeyError at .*odd.*: this is a fault of shardinit: report it") as caught:
+    with pytest.raises(shardinit.CaptureError,
+                       match="KeyError at .*odd.*: this is a fault of shardinit: report it") as caught:
         shardinit.capture.torch(lambda: holder(a=torch.ones(3)))
     assert caught.value.is_fault and __file__ in str(caught.value)
     assert _command.main(["torch", "torch.nn:Linear", "--args", "[2, 3]"]) == 70

@@ -64,7 +64,8 @@ class Unscanned(linen.Module):
 class Inner(linen.Module):
     @linen.compact
     def __call__(self, x):
-        return linen.Dense(16, use_bias=False)(linen.Dense(12)(x)) * self.param("scale", linen.initializers.uniform(1.0), (16,))
+        return linen.Dense(16, use_bias=False)(linen.Dense(12)(x)) * self.param("scale",
+                                                                                linen.initializers.uniform(1.0), (16,))
 
 
 class Images(linen.Module):
@@ -219,7 +220,8 @@ def real_arrays(make, *seeds):
             tree = nnx.state(make(nnx.Rngs(random.key(seed))))
         else:
             tree = make(random.key(seed))
-        leaves = [(keys, leaf) for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if hasattr(leaf, "dtype")]
+        leaves = [(keys, leaf) for keys,
+                  leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if hasattr(leaf, "dtype")]
         paths[:] = [re.sub(r"/~?/?", ".", shardinit.jax.path_of(keys)) for keys, _ in leaves]
         return [leaf for _, leaf in leaves]
 
@@ -294,7 +296,8 @@ def test_jax_engine_reproduces_the_numbers_of_jax(model, request):
 def test_jax_layers_are_folded_with_their_keys():
     text = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry").text
     assert "repeat: {layer: 3}" in text and "split: [3, layer], fold_in: " in text
-    assert ('params.layers.Dense_0.kernel: {from: {stack: {axis: 0, for: {i: 3}, of: "params.layers.{i}.Dense_0.kernel"}}}'
+    assert ('params.layers.Dense_0.kernel: {from: {stack: {axis: 0, for: {i: 3}, of: '
+            '"params.layers.{i}.Dense_0.kernel"}}}'
             in text)
     text = shardinit.capture.jax(MODELS["nnx"][0], engine="jax_threefry").text
     assert "repeat: {layer: 5}" in text and "{seed: 0, fold_in: 2 * layer + 1}" in text
@@ -354,7 +357,8 @@ def test_unnamed_equinox_state_is_captured_and_filled():
     real = [leaf for leaf in jax.tree.leaves(make_it(random.key(0))) if hasattr(leaf, "dtype")]
     captured = shardinit.capture.jax(make_it)
     with captured.spec() as spec:
-        filled = shardinit.jax.fill(jax.eval_shape(lambda: equinox.filter(make_it(random.key(0)), equinox.is_array)), spec)
+        filled = shardinit.jax.fill(jax.eval_shape(lambda: equinox.filter(make_it(random.key(0)), equinox.is_array)),
+                                    spec)
     for mine, other in zip(jax.tree.leaves(filled), real, strict=True):
         assert np.array_equal(mine, other) and mine.dtype == other.dtype
 
@@ -375,7 +379,8 @@ def verifiable(key):
     first, second, third = random.split(key, 3)
     layers = jax.vmap(lambda key: {"up": random.uniform(key, (8, 4), minval=-0.5, maxval=0.5), "bias": jnp.zeros(4)})
     return {"layers": layers(random.split(first, 3)), "table": random.normal(second, (20, 40)) * 0.02,
-            "half": random.normal(third, (400,)).astype(jnp.bfloat16), "steps": jnp.arange(4), "count": jnp.zeros((), bool)}
+            "half": random.normal(third, (400,)).astype(jnp.bfloat16), "steps": jnp.arange(4),
+            "count": jnp.zeros((), bool)}
 
 
 def test_verify_compares_each_array_with_the_functions_array():
@@ -383,7 +388,8 @@ def test_verify_compares_each_array_with_the_functions_array():
     assert captured.layout == "pytree" and captured.drawn == {"layers.up", "table", "half"}
     verified = captured.verify()
     assert {t.path: t.result for t in verified.tensors} == {
-        "count": "equal", "half": "equal", "layers.bias": "equal", "layers.up": "equal", "steps": "equal", "table": "inexact"}
+        "count": "equal", "half": "equal", "layers.bias": "equal", "layers.up": "equal", "steps": "equal",
+        "table": "inexact"}
     assert verified.good and all(t.ulps <= 3 for t in verified.tensors)
 
     def compare(old, new):
@@ -395,15 +401,16 @@ def test_verify_compares_each_array_with_the_functions_array():
     assert compare("bias: {shape: [4], init: zeros}", "bias: {shape: [4], init: ones}")[0] == {"layers.bias"}
     different, table = compare("low: -0.5, high: 0.5", "low: -0.5, high: 0.50001")
     assert different == {"layers.up"} and re.search(
-        r"^layers.up +1  different: \d+ of 96 elements, by [\d,]+ ulps?; \[\d+, \d+, \d+\] is .*, and .* in the model$", table,
-        re.MULTILINE), table
+        r"^layers.up +1  different: \d+ of 96 elements, by [\d,]+ ulps?; \[\d+, \d+, \d+\] is .*, and .* in the model$",
+        table, re.MULTILINE), table
     assert compare("init: {normal: {std: 0.02}}", "init: {normal: {std: 0.02001}}")[0] == {"table"}
 
 
 def test_verify_of_a_jax_capture_with_the_default_engine():
     captured = shardinit.capture.jax(verifiable)
     assert {t.path: t.result for t in captured.verify().tensors} == {
-        "count": "equal", "half": "alike", "layers.bias": "equal", "layers.up": "alike", "steps": "equal", "table": "alike"}
+        "count": "equal", "half": "alike", "layers.bias": "equal", "layers.up": "alike", "steps": "equal",
+        "table": "alike"}
     assert "std: 0.02" in captured.text
     verified = dataclasses.replace(captured, text=captured.text.replace("std: 0.02", "std: 0.03")).verify()
     assert [t.path for t in verified.tensors if t.result == "different"] == ["table"]
@@ -519,7 +526,8 @@ def loops(key):
     return {
         "last": last, "steps": steps, "filled": jax.lax.fori_loop(0, 3, filled_one, jnp.zeros((4, 5), jnp.bfloat16)),
         **dict(zip("qkv", jnp.split(fused, 3, axis=1))), "heads": fused.reshape(6, 3, 4).transpose(1, 0, 2)[:, ::2],
-        "stacked": jnp.stack([random.uniform(key, (3, 4)) * (n + 1) for n, key in enumerate(random.split(fourth, 5))], 1),
+        "stacked": jnp.stack([random.uniform(key, (3, 4)) * (n + 1) for n, key in enumerate(random.split(fourth, 5))],
+                             1),
         "square": (x := random.uniform(fifth, (7,))) * x, "copy": x[::-1] - 0.25,
         "far": random.randint(fifth, (50,), -7, 1000), "short": random.bits(fifth, (50,), jnp.uint8),
         "signs": random.rademacher(fifth, (9,)), "below": random.bits(fifth, (9,)) // jnp.uint32(1000) * jnp.uint32(7),
@@ -543,12 +551,14 @@ def test_captured_16_bit_draws_have_the_bits_of_jax(dtype):
         keys, shape = random.split(key, 8), (60000,)
         return {
             "normal": random.normal(keys[0], shape, dtype), "scaled": random.normal(keys[1], shape, dtype) * 0.02,
-            "uniform": random.uniform(keys[2], shape, dtype), "within": random.uniform(keys[3], shape, dtype, -0.3, 0.7),
+            "uniform": random.uniform(keys[2], shape, dtype),
+            "within": random.uniform(keys[3], shape, dtype, -0.3, 0.7),
             "turned": random.normal(keys[7], (30, 50), dtype).T,
             **({name: draw(keys[4], shape, dtype) for name, draw in fused.items()} if dtype == "bfloat16" else {})}
 
     # The product in these is not an f16 number: it is rounded, unless the processor fuses the addition to it.
-    fused = {"narrow": lambda key, *of: random.uniform(key, *of, 0.02, 0.05), "cut": lambda key, *of: random.truncated_normal(key, -2, 2, *of),
+    fused = {"narrow": lambda key, *of: random.uniform(key, *of, 0.02, 0.05),
+             "cut": lambda key, *of: random.truncated_normal(key, -2, 2, *of),
              "half": lambda key, *of: random.truncated_normal(key, -1, 3, *of)}
     for name, draw in fused.items() if dtype == "float16" else ():
         with pytest.raises(shardinit.CaptureError, match="where the processor has fused operations"):
@@ -561,11 +571,13 @@ def test_captured_16_bit_draws_have_the_bits_of_jax(dtype):
 def test_capture_warning_names_arrays_of_numpys_random_numbers():
     outside = np.random.default_rng(3)
     def make_it(key):
-        return {"drawn": random.normal(key, (3,)), "global": np.random.normal(size=3), "fresh": np.random.default_rng().random(3),
-                "own": np.random.default_rng(0).random(3) + random.normal(random.fold_in(key, 1), (3,)), "outside": jnp.full(4, outside.random()),
-                "table": np.arange(3.0)}
+        return {"drawn": random.normal(key, (3,)), "global": np.random.normal(size=3),
+                "fresh": np.random.default_rng().random(3),
+                "own": np.random.default_rng(0).random(3) + random.normal(random.fold_in(key, 1), (3,)),
+                "outside": jnp.full(4, outside.random()), "table": np.arange(3.0)}
 
-    with pytest.warns(shardinit._errors.CaptureWarning, match="no key of JAX decides the numbers of `fresh`, `global`, `outside`, `own`, which"):
+    with pytest.warns(shardinit._errors.CaptureWarning,
+                      match="no key of JAX decides the numbers of `fresh`, `global`, `outside`, `own`, which"):
         shardinit.capture.jax(make_it)
     before = np.random.default_rng(0).random(3)
     assert np.array_equal(before, np.random.default_rng(0).random(3))
@@ -714,8 +726,10 @@ def test_capture_command_verifies_a_jax_function(tmp_path):
         "def init(key, changes=False):\n"
         "    made.append(key)\n"
         "    width = 8 + changes * len(made)\n"
-        "    return {f'layers_{i}': jax.random.uniform(k, (4, width)) for i, k in enumerate(jax.random.split(key, 3))}\n")
-    done = command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
+        "    return {f'layers_{i}': jax.random.uniform(k, (4, width)) for i, k in enumerate(jax.random.split(key, "
+        "3))}\n")
+    done = command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "all", "-o", "spec.yaml",
+                   folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 3 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor        tensors  result", "layers_{0…2}        3  equal", "", "3 tensors: 3 equal"]
@@ -726,7 +740,8 @@ def test_capture_command_verifies_a_jax_function(tmp_path):
 
 
 def test_capture_imports_only_the_framework_it_needs(tmp_path):
-    for made, other in (("jax(lambda key: jax.random.normal(key, (3,)))", "torch"), ("torch(torch.nn.Linear, 3, 4)", "jax")):
+    for made, other in (("jax(lambda key: jax.random.normal(key, (3,)))", "torch"),
+                        ("torch(torch.nn.Linear, 3, 4)", "jax")):
         name = made.split("(")[0]
         done = subprocess.run(
             [sys.executable, "-c",

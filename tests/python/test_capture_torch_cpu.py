@@ -136,10 +136,13 @@ class Followed(nn.Module):
             "clamped": torch.randn(1000).clamp(-1, 0.5).abs() - 1,
             "masked": torch.tril(torch.randn(40, 40)),
             "where": torch.where(torch.rand(50) < 0.5, torch.randn(50), 0.25),
-            "counts": torch.randint(3, 9, (800,)), "wide": torch.randint(-5, 2**40, (7, 10)).t(), "floats": torch.empty(30).random_(7),
+            "counts": torch.randint(3, 9, (800,)), "wide_counts": torch.randint(-5, 2**40, (7, 10)).t(),
+            "floats": torch.empty(30).random_(7),
             "ranges": torch.stack([torch.randint(low, high, (50,), dtype=half) for low, high in (
-                (0, 1000), (-1000, 1000), (0, 257), (0, 258), (-1001, 1001), (-257, 5), (-259, -1), (0, 5000), (2047, 2060))]),
-            "far": torch.empty(30, dtype=torch.float32).random_(2**33), "near": torch.randint(-(2**25) - 1, 3, (40,), dtype=torch.float32),
+                (0, 1000), (-1000, 1000), (0, 257), (0, 258), (-1001, 1001), (-257, 5), (-259, -1), (0, 5000),
+                (2047, 2060))]),
+            "far": torch.empty(30, dtype=torch.float32).random_(2**33),
+            "near": torch.randint(-(2**25) - 1, 3, (40,), dtype=torch.float32),
             "bits": torch.empty(30, dtype=torch.int32).random_(), "few_bits": torch.empty(30).random_(),
             "coins": torch.empty(900).bernoulli_(0.3), "by_chance": torch.bernoulli(torch.rand(900)),
             "by_wide_chance": torch.bernoulli(torch.rand(90, dtype=torch.float64)),
@@ -163,7 +166,8 @@ class Followed(nn.Module):
             "product": torch.addcmul(torch.rand(50), torch.rand(50), torch.rand(50), value=0.7),
             "rough_waits": torch.empty(900).exponential_(2.0), "rough_logs": torch.empty(900).log_normal_(0, 0.5),
             "rough_tries": torch.empty(900).geometric_(0.3), "rough_cauchy": torch.empty(900).cauchy_(1, 2),
-            "rough_log": (torch.rand(900) + 0.1).log(), "rough_exp": torch.rand(900).exp(), "rough_root": torch.rand(900).sqrt(),
+            "rough_log": (torch.rand(900) + 0.1).log(), "rough_exp": torch.rand(900).exp(),
+            "rough_root": torch.rand(900).sqrt(),
             "rough_normal": torch.empty(900).uniform_(-0.9, 0.9).erfinv_().mul_(0.02).add_(0.1).clamp_(-0.03, 0.13),
         }.items():
             self.register_buffer(name, tensor)
@@ -194,7 +198,8 @@ def test_several_tensors_may_use_the_same_random_numbers():
 
     captured, verified = capture_and_verify(make_it, seed=9)
     assert {t.result for t in verified.tensors} == {"equal"}
-    assert "copy: {shape: [4, 8], init: normal_1, tie: first}" in captured.text.replace("{normal: {std: 1}}", "normal_1")
+    assert "copy: {shape: [4, 8], init: normal_1, tie: first}" in captured.text.replace("{normal: {std: 1}}",
+                                                                                        "normal_1")
     assert captured.text.count("{expr: ") == 3 and "key" not in captured.text
 
 
@@ -218,8 +223,10 @@ def test_step_0_loss_equals_the_constructors_loss():
 
 
 @pytest.mark.parametrize("name", [
-    "GemmaForCausalLM", "OPTForCausalLM", "DebertaV2Model", "XLNetLMHeadModel", "BartForConditionalGeneration", "BeitModel",
-    "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
+    "GemmaForCausalLM", "OPTForCausalLM", "DebertaV2Model", "XLNetLMHeadModel", "BartForConditionalGeneration",
+    "BeitModel",
+    "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small",
+    "nn.AdaptiveLogSoftmax"])
 def test_captured_models_have_the_bits_of_pytorch_on_any_mesh(name, tmp_path):
     """Files of single ranks have the same bits, on meshes of 1, of 2 × 2 and of 3 ranks with uneven parts."""
     captured, _ = capture_and_verify(capture_zoo.ALL[name], seed=42, dtype="bf16")
@@ -288,7 +295,8 @@ def test_torch_cpu_rejects_positions_that_depend_on_the_seed():
 
     for make, paths, words in [
         (make_it, ["shifted", "behind"], "only the seed decides where in the stream its numbers are"),
-        (reseeds, ["behind.weight", "behind.bias"], "the constructor seeds PyTorch's generator with 3, and the spec's seed is 0"),
+        (reseeds, ["behind.weight", "behind.bias"],
+         "the constructor seeds PyTorch's generator with 3, and the spec's seed is 0"),
         (unknown, ["behind.weight", "behind.bias"], f"`aten.poisson.default` at {__file__}:"),
     ]:
         with pytest.raises(shardinit.CaptureError) as caught:
@@ -333,18 +341,26 @@ def reduced():
     wide = torch.randn(5, 90)
     return {
         "upper": whole[:3], "lower": whole[3:, 1:4], "changed": (whole * 2 + 1).t(), "flat": turned(6, 4).view(4, 6),
-        "stacked": torch.stack([turned(4, 4), turned(4, 4)]), "joined": torch.cat([turned(30, 20), turned(30, 20, gain=3.0)]),
-        "rows": nn.functional.normalize(torch.randn(10, 16), dim=-1), "columns": nn.functional.normalize(torch.randn(10, 16), dim=0) * 0.5,
-        "by_all": (x := torch.rand(5, 9)) / x.norm(), "of_xavier": nn.functional.normalize(nn.init.xavier_uniform_(torch.empty(12, 20))),
-        "normc": plain * (1 / torch.sqrt(plain.pow(2).sum(1, keepdim=True))), "standard": (wide - wide.mean(1, keepdim=True)) / wide.std(1, keepdim=True),
-        "norm_0": torch.randn(40, 6).norm(dim=0, keepdim=True), "norm_all": torch.rand(30, 3).mul(2).norm(), "norm_12": torch.randn(4, 3, 5).norm(dim=(1, 2)),
-        "norm_part": parts[2:5].norm(dim=1), "norm_view": parts.view(2, 5, 8).norm(dim=2), "norm_turned": parts.t().norm(dim=0),
-        "norm_left": parts[:, :3].norm(dim=1), "norm_cut": nn.init.trunc_normal_(torch.empty(6, 5), std=0.02, a=-9, b=9).norm(dim=1),
+        "stacked": torch.stack([turned(4, 4), turned(4, 4)]),
+        "joined": torch.cat([turned(30, 20), turned(30, 20, gain=3.0)]),
+        "rows": nn.functional.normalize(torch.randn(10, 16), dim=-1),
+        "columns": nn.functional.normalize(torch.randn(10, 16), dim=0) * 0.5,
+        "by_all": (x := torch.rand(5, 9)) / x.norm(),
+        "of_xavier": nn.functional.normalize(nn.init.xavier_uniform_(torch.empty(12, 20))),
+        "normc": plain * (1 / torch.sqrt(plain.pow(2).sum(1, keepdim=True))),
+        "standard": (wide - wide.mean(1, keepdim=True)) / wide.std(1, keepdim=True),
+        "norm_0": torch.randn(40, 6).norm(dim=0, keepdim=True), "norm_all": torch.rand(30, 3).mul(2).norm(),
+        "norm_12": torch.randn(4, 3, 5).norm(dim=(1, 2)),
+        "norm_part": parts[2:5].norm(dim=1), "norm_view": parts.view(2, 5, 8).norm(dim=2),
+        "norm_turned": parts.t().norm(dim=0),
+        "norm_left": parts[:, :3].norm(dim=1),
+        "norm_cut": nn.init.trunc_normal_(torch.empty(6, 5), std=0.02, a=-9, b=9).norm(dim=1),
         "sum": torch.randn(20, 3).sum(0), "mean": torch.rand(50).mean(), "var": torch.rand(7, 50).var(1),
         "exact_sorted": torch.rand(50).sort().values, "exact_falling": torch.randn(4, 9).sort(descending=True).values,
         "exact_scaled": (torch.rand(20) * 3 + 1).sort().values, "exact_largest": torch.rand(50).topk(5).values,
         "exact_round": torch.randn(200).round(), "exact_halves": (torch.randint(0, 9, (200,)) / 2).round(),
-        "exact_decimals": torch.round(torch.randn(60), decimals=2), "exact_tens": torch.round(torch.rand(60) * 1000, decimals=-1),
+        "exact_decimals": torch.round(torch.randn(60), decimals=2),
+        "exact_tens": torch.round(torch.rand(60) * 1000, decimals=-1),
         "exact_whole": (torch.randn(40) * 3).round().long(), "exact_trunc": torch.randn(30).trunc(),
     }  # fmt: skip
 
@@ -369,7 +385,8 @@ def test_capture_errors_suggest_alternatives():
         model, w = nn.Module(), torch.randn(6, 5)
         w[w < 0] = 0
         for name, tensor in {
-            "masked": w, "product": torch.randn(4, 5) @ torch.randn(5, 3), "complex": torch.randn(4, dtype=torch.complex64),
+            "masked": w, "product": torch.randn(4, 5) @ torch.randn(5, 3),
+            "complex": torch.randn(4, dtype=torch.complex64),
             "parts": torch.view_as_real(torch.polar(torch.rand(4), torch.rand(4))), "order": torch.rand(9).argsort(),
             "factor": torch.linalg.qr(torch.randn(4, 4))[0], "shuffled": torch.randn(20)[torch.randperm(20)],
         }.items():
@@ -396,8 +413,8 @@ def test_dora_magnitudes_are_captured():
     peft, transformers = client_of("peft"), client_of("transformers")
 
     def make_it(**options):
-        config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-                                          num_key_value_heads=1, vocab_size=32)
+        config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                                          num_attention_heads=2, num_key_value_heads=1, vocab_size=32)
         adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], **options)
         return peft.get_peft_model(transformers.LlamaForCausalLM(config), adapter)
 
@@ -407,7 +424,8 @@ def test_dora_magnitudes_are_captured():
         assert captured.text.count("self_attn.q_proj.base_layer.weight") == 1, captured.text
     capture_and_verify(lambda: make_it(trainable_token_indices=[1, 2, 9]), seed=5)
     for method in ("olora", "pissa"):
-        with pytest.raises(shardinit.CaptureError, match="capture with `init_lora_weights=True` instead of OLoRA or PiSSA"):
+        with pytest.raises(shardinit.CaptureError,
+                           match="capture with `init_lora_weights=True` instead of OLoRA or PiSSA"):
             shardinit.capture.torch(make_it, init_lora_weights=method, engine="torch_cpu")
 
 
@@ -435,7 +453,8 @@ def test_verify_reports_each_differing_tensor():
         return [(t.path, t.result) for t in verified.tensors], verified
 
     assert compare_it("seed: 1", "seed: 2")[0] == [("weight", "different"), ("bias", "different")]
-    assert compare_it("shape: [40], init: {uniform: {low: -1 / sqrt(30), high: 1 / sqrt(30)}}", "shape: [40], init: zeros")[0] == [
+    assert compare_it("shape: [40], init: {uniform: {low: -1 / sqrt(30), high: 1 / sqrt(30)}}",
+                      "shape: [40], init: zeros")[0] == [
         ("weight", "equal"), ("bias", "different")]
     results, verified = compare_it("low: -1 / sqrt(30)", "low: -1 / sqrt(30) - 1e-8")
     assert results == [("weight", "equal"), ("bias", "different")] and not verified.good
@@ -467,7 +486,8 @@ def test_capture_command_verifies_with_torch_cpu(tmp_path):
         "        Model.made += 1\n"
         "        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))\n"
         "        self.norm = nn.LayerNorm(8 if not changes else Model.made + 8)\n")
-    done = command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
+    done = command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml",
+                   folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 8 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor               tensors  result",

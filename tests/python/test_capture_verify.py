@@ -69,7 +69,8 @@ def test_capture_compares_a_sample_by_default(command):
     assert command("chance", "--verify", "none").returncode == 0
     for words in (("--verify", "all"), ()):
         done = command("seeded otherwise", "--engine", "torch_cpu", *words)
-        assert done.returncode == 1 and re.search(r"^layers.4.weight +1 +different: .*1 of 64 elements", done.stdout, re.M)
+        assert done.returncode == 1 and re.search(r"^layers.4.weight +1 +different: .*1 of 64 elements", done.stdout,
+                                                  re.M)
         assert "[7, 7] is" in done.stdout
 
 
@@ -84,7 +85,8 @@ def test_quiet_capture_prints_only_errors_and_verbose_prints_more(command):
         assert re.search(r"^weight +1 +alike", done.stdout, re.M) and re.search(r"^bias +1 +alike", done.stdout, re.M)
     # Errors and differences are printed even with `-q`.
     done = command("chance", "-q")
-    assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout, re.M) and "warning: the constructor drew" in done.stderr
+    assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout,
+                                              re.M) and "warning: the constructor drew" in done.stderr
     done = command([2], "-q", **words)
     assert done.returncode == 2 and done.stderr.startswith("shardinit-capture: error: ")
     with pytest.raises(SystemExit) as status:
@@ -139,7 +141,8 @@ def other_pytorch(folder, code):
     done = subprocess.run(
         [sys.executable, "-c", "import torch, shardinit, shardinit.capture\n" + code], capture_output=True, text=True,
         timeout=300, cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY), "ATEN_CPU_CAPABILITY": "default"})
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY),
+             "ATEN_CPU_CAPABILITY": "default"})
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

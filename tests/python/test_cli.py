@@ -14,7 +14,8 @@ from documents import GUIDES, others_of
 from recorded import file_of
 from support import BINARY, CLEAN, CONFIGS, FAMILIES, RECIPES, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
-COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "convert", "inspect", "verify", "finalize", "status", "jobs", "help", "new", "conformance"]
+COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard",
+            "convert", "inspect", "verify", "finalize", "status", "jobs", "help", "new", "conformance"]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,8 @@ LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_don
 @pytest.mark.parametrize("command, members", [
     ("gen TINY -o OUT", f"{GENERATED} seconds"), ("gen TINY -o OUT --ranks 1", f"{GENERATED} seconds"),
     ("gen TINY -o OUT --stats", f"{GENERATED} stages seconds"), ("gen TINY -o OUT --dry-run", f"{GENERATED} seconds"),
-    ("export TINY --to dcp -o OUT", f"{EXPORTED} seconds"), ("export TINY --to dcp -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
+    ("export TINY --to dcp -o OUT", f"{EXPORTED} seconds"),
+    ("export TINY --to dcp -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
     ("export TINY --to dcp -o OUT --part 0/2", f"{EXPORTED} missing_ranks seconds"),
     ("convert WEIGHTS --to dcp -o OUT", f"{EXPORTED} seconds"),
     ("convert WEIGHTS --to dcp --spec TINY -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
@@ -104,7 +106,8 @@ LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_don
     ("convert WEIGHTS --to hdf5 --spec TINY -o OUT --ranks 1", f"{EXPORTED} complete seconds"),
     ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT", f"{COPIED} seconds"),
     ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT --ranks 1", f"{COPIED} complete seconds"),
-    ("finalize GOOD", "folder complete index"), ("status GOOD", LOOK), ("status GOOD --missing-parts 3", f"{LOOK} missing_parts"),
+    ("finalize GOOD", "folder complete index"), ("status GOOD", LOOK),
+    ("status GOOD --missing-parts 3", f"{LOOK} missing_parts"),
     ("status GOOD --watch", f"{LOOK} bytes_per_second seconds_left"),
     ("verify GOOD", "folder intact ranks boxes bytes findings more_findings foreign more_foreign"),
     ("verify WEIGHTS", "folder intact files boxes bytes findings more_findings foreign more_foreign"),
@@ -120,7 +123,8 @@ LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_don
     ("stats WEIGHTS", "tensors"), ("stats WEIGHTS --spec TINY", "tensors missing other_form not_in_spec")])
 def test_json_output_has_the_documented_members(good, weights, tmp_path, command, members):
     """JSON output has all members that the man page lists, including members that depend on an option."""
-    words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word) for word in command.split()]
+    words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word)
+             for word in command.split()]
     found = run_json(*words)
     assert set(found) == set(members.split())
     name, folder = (found.get(member) for member in ("name", "folder"))
@@ -206,14 +210,17 @@ def test_included_specs_can_be_overridden(tmp_path):
     shutil.copytree(TINY.parent, tmp_path / "models")
     (tmp_path / "spec.yaml").write_text(f"include: models/{TINY.name}\nname: mine\nvars: {{layers: 3}}\n")
     plan = run_json("plan", tmp_path / "spec.yaml")
-    assert plan["name"] == "mine" and plan["parameters"] == run_json("plan", TINY, "--set", "vars.layers=3")["parameters"]
+    assert plan["name"] == "mine" and plan["parameters"] == run_json("plan", TINY, "--set",
+                                                                     "vars.layers=3")["parameters"]
 
 
 # Output -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("arguments", [
-    "--version", "--help", "gen --help", "completion bash", "validate SPEC", "plan SPEC", "plan SPEC --json", "digest SPEC",
-    "explain SPEC lm_head.weight", "graph SPEC", "diff SPEC GOOD", "stats SPEC", "verify GOOD", "verify GOOD --spec SPEC",
+    "--version", "--help", "gen --help", "completion bash", "validate SPEC", "plan SPEC", "plan SPEC --json",
+    "digest SPEC",
+    "explain SPEC lm_head.weight", "graph SPEC", "diff SPEC GOOD", "stats SPEC", "verify GOOD",
+    "verify GOOD --spec SPEC",
     "inspect GOOD", "inspect GOOD/ranks/rank-00000.h5", "status GOOD", "finalize GOOD", "gen SPEC -o GOOD",
     "gen SPEC -o GOOD --dry-run", "export SPEC --to dcp -o OUT"])
 def test_unwritable_standard_output_is_an_error(arguments, good, tmp_path):
@@ -296,8 +303,10 @@ def test_version_prints_numbers_and_targets():
 
 @pytest.mark.parametrize("arguments", [[], ["--nonsense"], ["nonsense"], ["gen"], ["plan"], ["gen", TINY],
                                        ["gen", TINY, "-o"], ["plan", TINY, TINY], ["plan", TINY, "--rank", "x"],
-                                       ["plan", TINY, "--rank", "-1"], ["gen", TINY, "-o", "x", "--jobs", "-1"], ["gen", TINY, "-o", "x", "--ranks", ""],
-                                       ["gen", TINY, "-o", "x", "--ranks", "0-"], ["gen", TINY, "-o", "x", "--ranks", "4"],
+                                       ["plan", TINY, "--rank", "-1"], ["gen", TINY, "-o", "x", "--jobs", "-1"],
+                                       ["gen", TINY, "-o", "x", "--ranks", ""],
+                                       ["gen", TINY, "-o", "x", "--ranks", "0-"],
+                                       ["gen", TINY, "-o", "x", "--ranks", "4"],
                                        ["gen", TINY, "-o", "x", "--progress", "maybe"],
                                        ["gen", TINY, "-o", "x", "--replicas", "none"],
                                        ["plan", TINY, "--set", "="], ["plan", TINY, "--mesh", ""],
@@ -330,7 +339,8 @@ def test_messages_escape_control_characters_in_names(tmp_path):
     for command in [["validate", spec], ["validate", out], ["gen", spec, "-o", out, "--dry-run"],
                     ["gen", spec, "-o", out, "--ranks", 0], ["verify", out], ["finalize", out], ["status", out],
                     ["plan", out], ["gen", spec, "-o", out], ["gen", spec, "-o", out, "--set", "seed=1"],
-                    ["verify", out], ["verify", out, "--spec", spec], ["verify", out, "--spec", spec, "--set", "seed=1"],
+                    ["verify", out], ["verify", out, "--spec", spec],
+                    ["verify", out, "--spec", spec, "--set", "seed=1"],
                     ["finalize", out, "--index", "never"], ["finalize", out], ["status", out], ["inspect", out],
                     ["inspect", f"{out}/ranks/rank-00000.h5"], ["stats", out], ["stats", out, "--set", "seed=1"],
                     ["diff", out, spec], ["explain", spec, "w"], ["export", spec, "--to", "dcp", "-o", f"{out}.dcp"],
@@ -369,8 +379,10 @@ def test_checkpoint_given_as_a_spec_is_rejected(tmp_path):
 
 
 def test_every_command_has_options_output_and_quiet(good, tmp_path):
-    for command in [["plan", TINY], ["graph", TINY], ["explain", TINY, "lm_head.weight"], ["diff", TINY, good, "--json"], ["list"],
-                    ["schema"], ["help", "gen"], ["new"], ["new", "--from", "llama3-tiny"], ["status", good, "--json"], ["inspect", good], ["digest", TINY, "--only", "**.norm.weight"]]:
+    for command in [["plan", TINY], ["graph", TINY], ["explain", TINY, "lm_head.weight"],
+                    ["diff", TINY, good, "--json"], ["list"],
+                    ["schema"], ["help", "gen"], ["new"], ["new", "--from", "llama3-tiny"], ["status", good, "--json"],
+                    ["inspect", good], ["digest", TINY, "--only", "**.norm.weight"]]:
         printed = run_tool(*command)
         written = run_tool(*command, "-o", tmp_path / "out", "-q")
         assert (written.returncode, written.stdout) == (printed.returncode, "")
@@ -398,7 +410,8 @@ def test_findings_are_written_to_the_report_file(good, tmp_path):
         assert printed.returncode == written.returncode == 1 and written.stdout == ""
         assert report.read_text() == written.stderr == printed.stderr != ""
         json_ = run_tool(*command, "--json", "-o", report, "--force")
-        assert json.loads(report.read_text()) == json.loads(run_tool(*command, "--json").stdout) and json_.stderr == printed.stderr
+        assert json.loads(report.read_text()) == json.loads(run_tool(*command,
+            "--json").stdout) and json_.stderr == printed.stderr
         report.unlink()
     missing = run_tool("verify", tmp_path / "missing", "-o", report)
     assert missing.returncode == 2 and not report.exists()
@@ -415,7 +428,8 @@ def test_conflict_names_the_first_difference_of_plans(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nvars: {d: 8}\nmodules:\n  a.b: {shape: [d, 2], init: zeros}\n")
     run_ok("gen", spec, "-o", tmp_path / "out")
-    for changed, difference in [("seed=1", "`seed` is `0` there, and `1` here"), ("name=other", "`name` is `m` there, and `other` here"),
+    for changed, difference in [("seed=1", "`seed` is `0` there, and `1` here"),
+                                ("name=other", "`name` is `m` there, and `other` here"),
                                 ("vars.d=9", "`global_shape` of `a.b` is `[8, 2]` there, and `[9, 2]` here"),
                                 ("dtype=bf16", "`dtype` of `a.b` is `f32` there, and `bf16` here"),
                                 ("+modules.c={shape: [3], init: zeros}", "it has 1 tensor there, and 2 tensors here")]:
@@ -425,9 +439,10 @@ def test_conflict_names_the_first_difference_of_plans(tmp_path):
 
 def test_quiet_and_verbose_control_messages(good, tmp_path):
     out = tmp_path / "out"
-    for command in [["gen", TINY, "-o", out], ["gen", TINY, "-o", out], ["export", TINY, "--to", "zarr", "-o", tmp_path / "zarr"],
-                    ["reshard", out, "-o", tmp_path / "one", "--mesh", "fsdp=1,tensor=1"], ["verify", out], ["validate", TINY],
-                    ["verify", out, "--spec", TINY], ["finalize", out]]:
+    for command in [["gen", TINY, "-o", out], ["gen", TINY, "-o", out],
+                    ["export", TINY, "--to", "zarr", "-o", tmp_path / "zarr"],
+                    ["reshard", out, "-o", tmp_path / "one", "--mesh", "fsdp=1,tensor=1"], ["verify", out],
+                    ["validate", TINY], ["verify", out, "--spec", TINY], ["finalize", out]]:
         result = run_ok(*command, "-q")
         assert result.stdout + result.stderr == "", command
         result = run_ok(*command, "-v")
@@ -441,7 +456,8 @@ def test_quiet_and_verbose_control_messages(good, tmp_path):
 
 ALL = "5,768,448 parameters, 4 ranks, complete"
 EXPECTED_MESSAGES = [  # One after the other in one folder: the command, its standard output, its standard error.
-    ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`", "wrote 2.9 MB"),
+    ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`",
+     "wrote 2.9 MB"),
     ("status out", "out: llama3-tiny: 1 of 4 ranks are there, unfinished\nmissing: 0,2-3", ""),
     ("gen TINY -o out", f"out: {ALL}", "wrote 8.7 MB\n1 of 4 ranks was there already"),
     ("gen TINY -o out", f"out: {ALL}", "4 of 4 ranks were there already"),
@@ -461,7 +477,8 @@ EXPECTED_MESSAGES = [  # One after the other in one folder: the command, its sta
     ("reshard out --mesh fsdp=4,tensor=1 -o r --ranks 1", "r: unfinished: other ranks are missing", "copied 2.9 MB"),
     ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "copied 11.5 MB"),
     ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "nothing was left to copy to `r`"),
-    ("verify out", "out: intact: 4 ranks, 69 boxes, 11.5 MB", ""), ("verify w", "w: intact: 2 files, 21 boxes, 11.5 MB", ""),
+    ("verify out", "out: intact: 4 ranks, 69 boxes, 11.5 MB", ""),
+                     ("verify w", "w: intact: 2 files, 21 boxes, 11.5 MB", ""),
     ("verify out --spec TINY", "out: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
     ("verify w --spec TINY", "w: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
 ]
@@ -562,8 +579,10 @@ def test_man_pages_name_no_unknown_option():
     for command in COMMANDS:
         known |= options(run_ok(command, "--help").stdout)
     for of in ("torch", "hf"):  # Commands of the Python package.
-        known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
-                                        stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
+        known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True,
+                                        text=True,
+                                        stdout=subprocess.PIPE, env={**CLEAN,
+                                                                     "PYTHONPATH": ROOT / "src/python"}).stdout)
     for page in PAGES:
         text = rendered_page(page)
         for line in "".join(others_of(page) if page in GUIDES else []).splitlines():
@@ -607,9 +626,11 @@ def test_size_options_accept_every_unit(size, of_bytes, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--max-shard-size", "--memory"])
-@pytest.mark.parametrize("size", ["K", "MB", "-1", "-1M", "1.5G", "5 GB", "5g", "5gb", "5Gi", "5GBs", "5X", "0x10", "1e6",
+@pytest.mark.parametrize("size",
+                         ["K", "MB", "-1", "-1M", "1.5G", "5 GB", "5g", "5gb", "5Gi", "5GBs", "5X", "0x10", "1e6",
                                   "8388608T", "9223372036854775808", "10000000TB", "99999999999999999999"])
 def test_size_options_reject_malformed_sizes(option, size, tmp_path):
-    result = run_tool("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
+    result = run_tool("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out",
+                      f"{option}={size}")
     assert result.returncode == 2
     assert f"`{option} {size}` is not a size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr

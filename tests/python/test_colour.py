@@ -5,7 +5,7 @@ import re
 import pytest
 
 from recorded import file_of
-from support import BINARY, ROOT, TINY, run_tool
+from support import BINARY, TINY, run_tool
 from terminal import shown
 
 BAD = file_of("validate", "bad_uneven")

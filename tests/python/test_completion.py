@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from support import BINARY, TINY, run_ok, run_tool
+from support import BINARY, run_ok, run_tool
 from terminal import Terminal
 
 SPEC = """
@@ -43,8 +43,8 @@ def offered(*words, **options):
 
 def test_completion_offers_commands_and_options():
     assert offered("val") == (["validate"], False)
-    assert set(offered("")[0]) == set(line.split()[0] for line in run_ok("--help").stdout.split("Subcommands:")[1]
-                                      .split("See ")[0].splitlines() if line.strip())
+    commands = run_ok("--help").stdout.split("Subcommands:")[1].split("See ")[0]
+    assert set(offered("")[0]) == {line.split()[0] for line in commands.splitlines() if line.strip()}
     assert offered("gen", "--dry") == (["--dry-run"], False)
     assert "-j" in offered("gen", "-")[0] and "--help" in offered("--h")[0]
     assert "--json" in offered("plan", "llama3-tiny", "")[0]  # No more arguments are possible.

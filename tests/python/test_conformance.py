@@ -142,7 +142,8 @@ def changed(**members):
     (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
      "a part has the elements of a file, or norms, which only whole tensors have"),
-    (changed(**SIX, init={"parts": {"axis": 0, "of": [PART, {"length": 3, "init": {"sparse": {"std": 1, "zeros": 4}}}]}}),
+    (changed(**SIX, init={"parts": {"axis": 0,
+                                    "of": [PART, {"length": 3, "init": {"sparse": {"std": 1, "zeros": 4}}}]}}),
      "the `init` of `f16_normal`"),
     (changed(dtype="f4"), "unknown dtype \"f4\""),
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
@@ -289,11 +290,13 @@ def test_conformance_rejects_invalid_command_lines(tmp_path):
 
 def test_drawn_parts_use_consecutive_numbers(tmp_path):
     """Each part draws the numbers that follow the numbers of the parts before it."""
-    parts = [{"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}, {"length": 1, "init": {"constant": {"value": 0}}},
+    parts = [{"length": 3, "init": {"normal": {"mean": 0, "std": 1}}},
+             {"length": 1, "init": {"constant": {"value": 0}}},
              {"length": 3, "init": {"expr": {"text": "normal() + 10 * uniform()"}}},
              {"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}]
     answer = {"name": "parts", "engine": "philox4x32", "seed": 3, "path": "w", "dtype": "f32", "global_shape": [10],
               "init": {"parts": {"axis": 0, "of": parts}}, "offset": [0], "shape": [10], "tensors": []}
     bits = conformance.bits_of(answer)
     assert len(set(bits.split())) == 10
-    assert check(tmp_path, [], [answer | {"bits": bits}]).stdout.startswith("1 vector, 10 elements: all as they should be")
+    assert check(tmp_path, [], [answer | {"bits": bits}]).stdout.startswith("1 vector, 10 elements: all as they should "
+                                                                            "be")

@@ -28,7 +28,9 @@ EXACT = ["Qwen3", "Qwen3Moe"]
 
 def trained(family, dtype, folder, more=()):
     """Returns settings and weights of the sizes that training gives, among them NaN, -0 and infinity."""
-    settings = getattr(transformers, f"{family}Config")(**{**COMMON, **dict(FAMILIES.get(family, ({},))[0]), **dict(more), "dtype": dtype})
+    settings = getattr(transformers,
+                       f"{family}Config")(**{**COMMON, **dict(FAMILIES.get(family, ({},))[0]), **dict(more),
+                                             "dtype": dtype})
     getattr(transformers, f"{family}ForCausalLM")(settings).to(dtype).save_pretrained(folder)
     bits = torch.Generator().manual_seed(5)
     state = {}
@@ -122,8 +124,8 @@ def test_convert_counts_elements_that_do_not_round_trip(tmp_path, family, dtype)
     there = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "maxtext", "--to", "zarr", "--inexact",
                      "-o", tmp_path / "there")
     assert there.returncode == 0, there
-    run_ok("convert", tmp_path / "there", "--spec", spec, "--from-layout", "maxtext", "--to", "safetensors", "--inexact",
-           "-o", tmp_path / "back")
+    run_ok("convert", tmp_path / "there", "--spec", spec, "--from-layout", "maxtext", "--to", "safetensors",
+           "--inexact", "-o", tmp_path / "back")
     back = safetensors_torch.load_file(tmp_path / "back/model.safetensors")
     assert back.keys() == state.keys()
     word = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
@@ -137,10 +139,11 @@ def test_convert_counts_elements_that_do_not_round_trip(tmp_path, family, dtype)
 def test_maxtext_round_trip_of_power_of_two_heads_is_exact(tmp_path, dtype):
     """A Mistral with heads of 16 converts to MaxText and back without a difference."""
     trained("Mistral", dtype, tmp_path / "in", {"head_dim": 16})
-    there = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o", tmp_path / "there")
+    there = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o",
+                     tmp_path / "there")
     assert there.returncode == 0 and " 0 of these would not come back" in there.stderr, there
-    run_ok("convert", tmp_path / "there", "--spec", tmp_path / "in/config.json", "--from-layout", "maxtext", "--inexact",
-           "--to", "safetensors", "-o", tmp_path / "back")
+    run_ok("convert", tmp_path / "there", "--spec", tmp_path / "in/config.json", "--from-layout", "maxtext",
+           "--inexact", "--to", "safetensors", "-o", tmp_path / "back")
     assert "no difference" in run_ok("diff", tmp_path / "in", tmp_path / "back", "--values").stdout
     # Converting from MaxText to MaxText changes nothing.
     run_ok("convert", tmp_path / "there", "--spec", tmp_path / "in/config.json", "--from-layout", "maxtext", "--layout",
@@ -152,6 +155,7 @@ def test_convert_rejects_values_that_overflow(tmp_path):
     _, state = trained("Gemma2", torch.bfloat16, tmp_path / "in")
     state["model.embed_tokens.weight"][5, 5] = 3e38
     safetensors_torch.save_file(state, tmp_path / "in/model.safetensors", metadata={"format": "pt"})
-    result = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o", tmp_path / "out")
+    result = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o",
+                      tmp_path / "out")
     assert result.returncode == 2 and "token_embedder.embedding` has the value" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -106,7 +106,8 @@ def test_eight_simultaneous_convert_runs_equal_one_run(tmp_path, form, is_there)
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        runs = [pool.submit(run_tool, *arguments, "-o", tmp_path / "out", "--ranks", rank, "-j", 1) for rank in range(8)]
+        runs = [pool.submit(run_tool, *arguments, "-o", tmp_path / "out", "--ranks", rank, "-j", 1)
+                for rank in range(8)]
         assert [run.result().returncode for run in runs] == [0] * 8, [run.result().stderr for run in runs]
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
@@ -169,7 +170,8 @@ def test_convert_does_not_resume_from_a_changed_source(tmp_path):
     file = folder / "model.safetensors"
     os.utime(file, ns=(10**18, 10**18))
     arguments = ["convert", folder, "--to", "hdf5", *SPLIT, "-o", tmp_path / "out"]
-    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", "inject=fdatasync:signal=KILL:when=3"]
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
+              "inject=fdatasync:signal=KILL:when=3"]
 
     def killed():
         assert run_tool(*arguments, wrap=strace).returncode != 0 and not (tmp_path / "out").exists()
@@ -270,7 +272,8 @@ def test_convert_and_reshard_write_files_for_empty_ranks(tmp_path):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_convert_leaves_a_foreign_parts_folder_alone(tmp_path, form):
-    arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out", "--ranks"]
+    arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out",
+                 "--ranks"]
     parts = tmp_path / "out.parts"
     for name in ("mine", "files/other"):
         (parts / name).parent.mkdir(parents=True, exist_ok=True)

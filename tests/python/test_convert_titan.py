@@ -23,7 +23,8 @@ OF_DEEPSEEK = {
     "intermediate_size": DEEPSEEK["ff"], "moe_intermediate_size": DEEPSEEK["expert_ff"],
     "num_hidden_layers": DEEPSEEK["layers"], "first_k_dense_replace": DEEPSEEK["dense_layers"],
     "n_routed_experts": DEEPSEEK["experts"], "n_shared_experts": DEEPSEEK["shared_experts"],
-    "qk_nope_head_dim": DEEPSEEK["nope_dim"], "qk_rope_head_dim": DEEPSEEK["rope_dim"], "v_head_dim": DEEPSEEK["value_dim"],
+    "qk_nope_head_dim": DEEPSEEK["nope_dim"], "qk_rope_head_dim": DEEPSEEK["rope_dim"],
+    "v_head_dim": DEEPSEEK["value_dim"],
     "q_lora_rank": DEEPSEEK["query_rank"], "kv_lora_rank": DEEPSEEK["kv_rank"], "vocab_size": DEEPSEEK["vocab"],
     "n_group": 2, "topk_group": 1}
 
@@ -40,7 +41,8 @@ def make_adapter(family, tied):
     return qwen3.Qwen3StateDictAdapter(dataclasses.replace(config, enable_weight_tying=tied), None)
 
 
-CASES = {"Llama": OF_LLAMA, "Qwen3": {}, "Qwen3Moe": {"num_experts": 64, "moe_intermediate_size": 5}, "DeepseekV3": OF_DEEPSEEK}
+CASES = {"Llama": OF_LLAMA, "Qwen3": {}, "Qwen3Moe": {"num_experts": 64, "moe_intermediate_size": 5},
+         "DeepseekV3": OF_DEEPSEEK}
 
 
 def assert_same_tensors(made, wanted):

@@ -20,7 +20,7 @@ def save_folder(path, state, block=(128, 128)):
     if block:
         config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": list(block)}
     (path / "config.json").write_text(json.dumps(config))
-    weight_map = {name: "model.safetensors" for name in state}
+    weight_map = dict.fromkeys(state, "model.safetensors")
     (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return path
 
@@ -87,8 +87,8 @@ def test_fp8_blocks_are_widened_like_torch(tmp_path, dtype):
         assert_same_bits(found[f"l{i}.weight"], wanted[f"l{i}.weight"])
     assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
     # The numbers are the same in parts of files, in a checkpoint on a mesh, and from a record.
-    run_ok("convert", folder, "--to", "hdf5", "--dtype", dtype, "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o", tmp_path / "own",
-           "-j", 1, "--memory", "1M")
+    run_ok("convert", folder, "--to", "hdf5", "--dtype", dtype, "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o",
+           tmp_path / "own", "-j", 1, "--memory", "1M")
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
     (tmp_path / "dcp/config.json").write_text((folder / "config.json").read_text())
     run_ok("convert", tmp_path / "dcp", "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "from-dcp")
@@ -144,10 +144,12 @@ def not_mx(numbers, scales, dtype="u8"):
 
 @pytest.mark.parametrize("path, why, changed, config", [
     ("w", NO_BLOCK, {}, None), ("w", NO_BLOCK, {}, {}), ("w", NO_BLOCK, {}, {"quantization_config": None}),
-    ("w", NO_BLOCK, {}, {"quantization_config": {"quant_method": "fp8"}}), ("w", NO_BLOCK, {}, {"quantization_config": [128, 128]}),
+    ("w", NO_BLOCK, {}, {"quantization_config": {"quant_method": "fp8"}}),
+    ("w", NO_BLOCK, {}, {"quantization_config": [128, 128]}),
     *(("w", f"weight_block_size of config.json is {json.dumps(size, separators=(',', ':'))}, and not two sizes", {},
        {"quantization_config": {"weight_block_size": size}})
-      for size in (None, 128, "128", [], [128], [128, 128, 128], [0, 128], [128, 0], [-128, 128], [128, -128], [128.5, 128],
+      for size in (None, 128, "128", [], [128], [128, 128, 128], [0, 128], [128, 0], [-128, 128], [128, -128],
+                   [128.5, 128],
                    [128, 128.5], ["128", 128], [128, "128"], [2**30 + 1, 128], [128, 2**30 + 1], [2**64 - 1, 128])),
     *(("w", f"`w_scale_inv` is [3, 2], but blocks of {block[0]} x {block[1]} need [{grid}]", {},
        {"quantization_config": {"weight_block_size": block}})
@@ -166,8 +168,10 @@ def not_mx(numbers, scales, dtype="u8"):
     ("x_blocks", not_mx("[1, 2, 3, 8]", "[1, 2, 3]"), {"x_blocks": torch.zeros(1, 2, 3, 8, dtype=torch.uint8)}, ...),
     ("x_blocks", not_mx("[2, 3, 16]", "[2, 3]"), {"x_blocks": torch.zeros(2, 3, 16, dtype=torch.uint8),
                                                   "x_scales": torch.ones(2, 3, dtype=torch.uint8)}, ...),
-    ("x_blocks", not_mx("[1, 1, 2, 3, 16]", "[1, 1, 2, 3]"), {"x_blocks": torch.zeros(1, 1, 2, 3, 16, dtype=torch.uint8),
-                                                              "x_scales": torch.ones(1, 1, 2, 3, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[1, 1, 2, 3, 16]", "[1, 1, 2, 3]"),
+     {"x_blocks": torch.zeros(1, 1, 2, 3, 16, dtype=torch.uint8),
+                                                              "x_scales": torch.ones(1, 1, 2, 3, dtype=torch.uint8)},
+     ...),
     ("x_blocks", not_mx("[]", "[]"), {"x_blocks": torch.tensor(1, dtype=torch.uint8),
                                       "x_scales": torch.tensor(1, dtype=torch.uint8)}, ...),
     ("x_blocks", "`x` is there, too", {"x": torch.ones(2)}, ...),
@@ -220,15 +224,18 @@ def test_convert_rejects_unknown_scaling(tmp_path):
     assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})
     assert "there is no `b`, which it scales" in refused({**two, "b_scale_inv": scales.clone()})
     assert "it has no scales" in refused({"w": weight})
-    for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32), ("m.weight.scale", torch.bfloat16)):
-        assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)}, None)
+    for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32),
+                        ("m.weight.scale", torch.bfloat16)):
+        assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)},
+                                                                 None)
     for codes, name in ((torch.int8, "m.SCB"), (torch.uint8, "m.weight_scale_2"), (torch.uint8, "m.weight.absmax")):
         for more in ({}, two):  # also next to widened tensors
             assert f"nothing says how `{name}` scales it" in refused(
                 {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4), **more}, (128, 128) if more else None)
     largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
     for dtype in DTYPES:
-        assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)}, dtype=dtype)
+        assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)},
+                                                            dtype=dtype)
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
     assert "`x_scales` has the scale 255, which stands for no number" in refused({"x_blocks": codes, "x_scales": far})
@@ -317,9 +324,11 @@ def test_convert_detects_scales_that_are_replaced_meanwhile(tmp_path):
 I32, F16 = torch.ones(8, 4, dtype=torch.int32), torch.ones(8, 2).half()
 # Tensors under `x.`, and a config, of models whose packing of numbers is not supported.
 PACKED = {
-    "pack-quantized": ({"weight_packed": I32, "weight_scale": F16, "weight_shape": torch.tensor([8, 32])}, "compressed-tensors"),
+    "pack-quantized": ({"weight_packed": I32, "weight_scale": F16, "weight_shape": torch.tensor([8, 32])},
+                       "compressed-tensors"),
     "asymmetric": ({"weight_packed": I32, "weight_scale": F16, "weight_zero_point": I32}, "compressed-tensors"),
-    "marlin-24": ({"weight_packed": I32, "scale_packed": F16, "meta": torch.ones(4, 4, dtype=torch.int16)}, "compressed-tensors"),
+    "marlin-24": ({"weight_packed": I32, "scale_packed": F16, "meta": torch.ones(4, 4, dtype=torch.int16)},
+                  "compressed-tensors"),
     "GPTQ": ({"qweight": I32, "qzeros": I32, "scales": F16, "g_idx": torch.zeros(8, dtype=torch.int32)}, "gptq"),
     "AWQ": ({"qweight": I32, "qzeros": I32, "scales": F16}, "awq"),
     "MLX": ({"weight": torch.ones(8, 4, dtype=torch.uint32), "scales": F16, "biases": F16}, None),
@@ -340,7 +349,8 @@ def test_convert_never_widens_packed_numbers(tmp_path, kind, with_config, dtype)
         (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
     assert result.returncode == 2 and "leave out `--dtype`" in result.stderr and not (tmp_path / "out").exists(), result
-    assert "cannot be widened: " in result.stderr and (not with_config or not method or f'quant_method is `"{method}"`' in result.stderr)
+    assert "cannot be widened: " in result.stderr and (not with_config or not method
+                                                           or f'quant_method is `"{method}"`' in result.stderr)
     run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "out")
     for name, tensor in load(tmp_path / "out").items():
         assert torch.equal(tensor, state[name]) and tensor.dtype == state[name].dtype

@@ -59,7 +59,8 @@ def test_reshard_and_export_read_each_byte_once(command, memory, tmp_path):
     source = tmp_path.resolve() / "from"
     run_ok("gen", tmp_path / "spec.yaml", "-o", source)
     verb, *options = command
-    run_ok(verb, source, *options, "--jobs", "1", "--memory", memory, "-o", tmp_path / "to", wrap=traced(tmp_path / "log"))
+    run_ok(verb, source, *options, "--jobs", "1", "--memory", memory, "-o", tmp_path / "to",
+           wrap=traced(tmp_path / "log"))
     if verb == "reshard":
         run_ok("gen", tmp_path / "spec.yaml", "--mesh", options[-1], "-o", tmp_path / "wanted")
         assert tree_of(tmp_path / "to") == tree_of(tmp_path / "wanted")

@@ -74,13 +74,15 @@ def test_diff_compares_layouts(tmp_path):
 def test_diff_recognizes_a_config_json_by_late_fields(tmp_path):
     """A config.json whose telling fields come after 64 KiB of others is still recognized, not read as a damaged
     plan."""
-    config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads(file_of("import", "import_config", "config.json").read_text())}
+    config = {"labels": {str(i): 20 * "x" for i in range(4000)},
+              **json.loads(file_of("import", "import_config", "config.json").read_text())}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "no difference" in run_ok("diff", tmp_path / "config.json", tmp_path / "config.json").stdout
 
 
 @pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
-                                             ([BEFORE, ROOT / "schemas/spec.schema.json"], "this is a JSON schema, not a spec")])
+                                             ([BEFORE, ROOT / "schemas/spec.schema.json"],
+                                              "this is a JSON schema, not a spec")])
 def test_diff_rejects_what_it_cannot_compare(arguments, text):
     result = run_tool("diff", *arguments)
     assert result.returncode in (2, 5) and text in result.stderr
@@ -196,8 +198,10 @@ def test_views_made_only_of_buffers_are_buffers(tmp_path):
     """A view is a buffer if it is made only of buffers; padding does not count."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n  w: {shape: [4, 4], init: ones}\n"
-                    "  b: {shape: [4, 4], init: ones}\n  c: {shape: [4, 4], init: ones, kind: buffer}\nlayouts:\n  all:\n"
-                    "    padded: {from: {pad: {axis: 0, to: 6, of: b}}}\n    both: {from: {stack: {axis: 0, of: [b, c]}}}\n"
+                    "  b: {shape: [4, 4], init: ones}\n  c: {shape: [4, 4], init: ones, kind: buffer}\nlayouts:\n"
+                    "  all:\n"
+                    "    padded: {from: {pad: {axis: 0, to: 6, of: b}}}\n"
+                    "    both: {from: {stack: {axis: 0, of: [b, c]}}}\n"
                     "    mixed: {from: {concat: {axis: 0, of: [b, w]}}}\n    moved: {from: {transpose: {of: w}}}\n")
     run_ok("gen", spec, "-o", tmp_path / "a", "--layout", "all")
     run_ok("gen", spec, "-o", tmp_path / "b", "--layout", "all", "--set", "modules.b.kind=buffer")

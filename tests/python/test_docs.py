@@ -5,7 +5,6 @@ documents.py describes which blocks are run. test_python_readme.py runs commands
 import copy
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -265,7 +264,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "tests/bench/README.md", *sorted(GITHUB.
 def section_links(document):
     """Returns the link names of a document's headings, in order."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
-    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)$", text, re.M)]
 
 
 def test_readme_begins_with_its_table_of_contents():
@@ -391,10 +391,12 @@ def test_manifest_schema_accepts_manifests(odd, place):
     manifest = json.loads((odd / "out/manifest.json").read_text())
     jsonschema.Draft7Validator(MANIFEST).validate(manifest)
     jsonschema.Draft7Validator(MANIFEST).validate(json.loads((place / "tiny/manifest.json").read_text()))
-    no_mesh = ODD.replace("mesh: {axes: {data: 2, tensor: 4}, slices: {data: 2}}\n", "").replace("shard: [tensor]", "shard: []") \
+    no_mesh = ODD.replace("mesh: {axes: {data: 2, tensor: 4}, slices: {data: 2}}\n", "").replace("shard: [tensor]",
+                                                                                                 "shard: []") \
         .replace("shard: [[tensor, data]]", "shard: []")
     (odd / "no_mesh.yaml").write_text(no_mesh)
-    for number, options in enumerate([["--index", "never"], ["--replicas", "full"], ["--mesh", "data=1,tensor=1", "--set", "mesh.slices={}"]]):
+    for number, options in enumerate([["--index", "never"], ["--replicas", "full"],
+                                      ["--mesh", "data=1,tensor=1", "--set", "mesh.slices={}"]]):
         spec = odd / ("spec.yaml" if number else "no_mesh.yaml")
         run_ok("gen", spec, "-o", odd / f"out{number}", *options)
         manifest = json.loads((odd / f"out{number}/manifest.json").read_text())
@@ -608,7 +610,8 @@ def test_spec_page_documents_functions_and_tensor_keys(offered):
     assert in_spec_page(functions)
     of_torch = offered(tensor=f"init: {{constant: {{value: 'torch_{NONSENSE}(1)'}}}}")
     assert {name for name in of_torch if re.search("_(bf16|f16|f64)$", name)} == {
-        f"torch_{kind}_{dtype}" for kind in ("normal", "pairs", "trunc_normal", "uniform") for dtype in ("bf16", "f16", "f64")}
+        f"torch_{kind}_{dtype}" for kind in ("normal", "pairs", "trunc_normal", "uniform")
+        for dtype in ("bf16", "f16", "f64")}
     of_jax = {name for name in of_torch if name.startswith("jax_")}
     assert of_jax == {"jax_bits", "jax_normal", "jax_truncated_normal", "jax_uniform"}
     assert in_spec_page({re.sub("_(bf16|f16|f64)$", "", name) for name in of_torch})

@@ -127,7 +127,8 @@ def test_commands_handle_each_failing_system_call(name, kind, start, tmp_path):
     for call, k, error in places:
         where = f"{name}: {error} of {call} {k}"
         result = run_tool(*command, cwd=tmp_path / "work", timeout=60, wrap=[
-            "strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={k}"])
+            "strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e",
+            f"inject={call}:error={error}:when={k}"])
         ended[result.returncode] += 1
         assert result.returncode in STATUSES, f"{where}: {result.returncode} {result.stderr}"
         tree = tree_of(tmp_path / "work")

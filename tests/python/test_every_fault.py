@@ -489,7 +489,8 @@ def test_next_run_removes_a_staged_folder(calls, folder):
     run_ok(*words, cwd=folder)
     wanted = tree_of(folder / "out")
     shutil.rmtree(folder / "out")
-    for kind in (rule(calls, "kill", when=0, where=f"{folder}/."), rule(calls, "fail", errno.EMFILE, when=0, where=f"{folder}/.")):
+    for kind in (rule(calls, "kill", when=0, where=f"{folder}/."),
+                 rule(calls, "fail", errno.EMFILE, when=0, where=f"{folder}/.")):
         for when in range(1, 12):
             run_tool(*words, cwd=folder, env=interposed(kind.replace("\t0\t", f"\t{when}\t", 1)))
             run_ok(*words, cwd=folder)

@@ -22,8 +22,10 @@ LOOKS = [["graph", "--json"], ["plan", "--json"], ["digest"]]
 # command.
 MORE = {
     "laid_out": [
-        *([command, *more, "--layout", layout] for layout in ("one", "two", "three") for command, *more in (["graph", "--json"], ["digest"])),
-        *(["convert", one, "--spec", "@", "--from-layout", one, "--layout", other, "--inexact", "--to", "safetensors", "-o", "o"]
+        *([command, *more, "--layout", layout] for layout in ("one", "two", "three") for command,
+          *more in (["graph", "--json"], ["digest"])),
+        *(["convert", one, "--spec", "@", "--from-layout", one, "--layout", other, "--inexact", "--to", "safetensors",
+           "-o", "o"]
           for one, other in (("one", "two"), ("two", "one"))),
     ],
     "modules": [["explain", "@", "layers.0.proj", "--json"], ["export", "@", "--to", "safetensors", "-o", "o"]],
@@ -131,7 +133,8 @@ def changes(text):
             return
         pairs = node.value if isinstance(node, yaml.MappingNode) else [(item, item) for item in node.value]
         for i, (name, item) in enumerate(pairs):
-            yield from of_node(item, [*path, name.value if name is not item else str(i)], name.value if name is not item else key)
+            yield from of_node(item, [*path, name.value if name is not item else str(i)],
+                               name.value if name is not item else key)
         if not node.flow_style or not pairs:
             return
         items = [text[first.start_mark.index:last.end_mark.index] for first, last in pairs]
@@ -151,7 +154,8 @@ def names_in(node):
     """Returns the names and words of a spec."""
     if isinstance(node, yaml.ScalarNode):
         return {node.value}
-    return {name for item in node.value for part in (item if isinstance(item, tuple) else (item,)) for name in names_in(part)}
+    return {name for item in node.value for part in (item if isinstance(item, tuple) else (item,))
+            for name in names_in(part)}
 
 
 def test_leaf_specs_use_every_key_of_the_schema():

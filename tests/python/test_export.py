@@ -485,7 +485,8 @@ def test_export_writes_the_config_json_of_the_spec(tmp_path):
     """config.json is written as the spec gives it, also from a checkpoint of the spec."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
-              "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}], "dtype": "float32"}
+              "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}],
+              "dtype": "float32"}
     export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
     text = (tmp_path / "out/config.json").read_text()
     assert json.loads(text) == wanted

@@ -21,7 +21,8 @@ from torch_processes import spawn_it  # noqa: E402
 
 TORCH = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
          "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "bool": torch.bool,
-         **{f"{k}{n}": getattr(torch, f"{word}{n}") for k, word in (("i", "int"), ("u", "uint")) for n in (8, 16, 32, 64)}}
+         **{f"{k}{n}": getattr(torch, f"{word}{n}") for k, word in (("i", "int"), ("u", "uint"))
+            for n in (8, 16, 32, 64)}}
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 INDEX = "{expr: 'mod(index, 2)'}"
 TYPES = ("shardinit: 1\nname: types\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\ninit: {n: {normal: {std: 1}}}\n"

@@ -42,7 +42,8 @@ def load_and_compare(rank, world, rendezvous, folder, expected, experts, degrees
     state = dist_checkpointing.load(state, folder, strict=StrictHandling(strict))
     keys = set()
     for i, model in enumerate(models):
-        model.load_state_dict({k: v for k, v in state[f"model{i}"].items() if isinstance(v, torch.Tensor)}, strict=False)
+        model.load_state_dict({k: v for k, v in state[f"model{i}"].items() if isinstance(v, torch.Tensor)},
+                              strict=False)
         names = set()
         for name, held in model.sharded_state_dict().items():
             if not isinstance(held, (ShardedTensor, ShardedTensorFactory)):

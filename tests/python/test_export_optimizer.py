@@ -272,7 +272,7 @@ def test_groups_keep_hyperparameters_and_states_keep_dtypes(first, tmp_path):
     for name, (dtype, shape) in kinds.items():
         moments = ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * options[name not in "abe"]["amsgrad"]]
         assert {key: (value.dtype, list(value.shape)) for key, value in saved["state"][name].items()} == {
-            "step": (torch.float32, []), **{key: (torchs[dtype], shape) for key in moments}}, name
+            "step": (torch.float32, []), **dict.fromkeys(moments, (torchs[dtype], shape))}, name
 
 
 def test_only_equal_slices_are_one_parameter(tmp_path):
@@ -357,8 +357,10 @@ def test_optimizer_export_of_zero_moments_is_small(tmp_path):
     assert optimizer["__0_1.distcp"] < 15_000
     names = pickle.loads((tmp_path / "optimizer/.metadata").read_bytes()).state_dict_metadata
     state = {"optim": {"state": {f"layers.{i}.{k}": {
-        "step": torch.tensor(5.0), "exp_avg": torch.full(shape, 3).to(dtype), "exp_avg_sq": torch.full(shape, 3).to(dtype),
-    } for i in range(4) for k, shape, dtype in (("w", (1000, 1000), torch.bfloat16), ("b", (1000,), torch.float8_e4m3fn))}}}
+        "step": torch.tensor(5.0), "exp_avg": torch.full(shape, 3).to(dtype),
+        "exp_avg_sq": torch.full(shape, 3).to(dtype),
+    } for i in range(4) for k, shape,
+                                 dtype in (("w", (1000, 1000), torch.bfloat16), ("b", (1000,), torch.float8_e4m3fn))}}}
     assert sum(name.startswith("optim.state") for name in names) == 24
     dcp.load(state, checkpoint_id=str(tmp_path / "optimizer"), no_dist=True)
     for moments in state["optim"]["state"].values():
@@ -599,7 +601,8 @@ def test_first_optax_step_starts_from_an_orbax_export(tmp_path):
 def test_flax_collections_without_parameters_have_no_moments(tmp_path):
     """Flax collections other than `params` keep their place and have no moments."""
     spec = tmp_path / "spec.yaml"
-    spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: ones}\n"
+    spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: "
+                    "ones}\n"
                     "  batch_stats.norm.mean: {shape: [4], init: zeros}\n")
     run_ok("export", spec, "--to", "zarr", "-o", tmp_path / "out", "--optimizer", "adamw")
     assert sorted(n for n, data in tree_of(tmp_path / "out").items() if data is None) == [
@@ -627,4 +630,5 @@ def test_zarr_export_has_no_optimizer_state_for_buffers(tmp_path):
                                         "  b: {shape: [4], init: zeros, kind: buffer}\n")
     run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "--optimizer", "adamw", "-o", tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
-    assert {"params.b", "params.w", "opt_state.0.mu.w", "opt_state.0.nu.w"} <= names and not {"opt_state.0.mu.b", "opt_state.0.nu.b"} & names
+    assert {"params.b", "params.w", "opt_state.0.mu.w", "opt_state.0.nu.w"} <= names and not {"opt_state.0.mu.b",
+        "opt_state.0.nu.b"} & names

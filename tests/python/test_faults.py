@@ -115,7 +115,8 @@ def test_complete_checkpoint_stays_complete_after_sigkill(command, spec, good, t
             result = run_tool(name, *([out] if name == "finalize" else [spec, "-o", out]), *options,
                               wrap=inject(calls, f"signal=SIGKILL:when={k}"))
             run_ok("verify", out)
-            assert result.returncode == 0 or {p for p in tree_of(out) if "tmp-" not in p} >= set(tree_of(good)) - {"index.h5"}
+            assert result.returncode == 0 or {p
+                                              for p in tree_of(out) if "tmp-" not in p} >= set(tree_of(good)) - {"index.h5"}
             shutil.rmtree(out)
             if result.returncode == 0:
                 break
@@ -273,7 +274,8 @@ def test_gen_reports_stale_handles_and_resumes(calls, spec, good, tmp_path):
 
 @pytest.mark.parametrize("when", ["1+", "2+", "3+", "4"])
 def test_gen_reports_threads_that_cannot_start(when, spec, good, tmp_path):
-    result = run_tool("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=inject("clone3", f"error=EAGAIN:when={when}"))
+    result = run_tool("gen", spec, "-o", tmp_path / "out", "--jobs", "4",
+                      wrap=inject("clone3", f"error=EAGAIN:when={when}"))
     assert result.returncode == 0 or result.returncode == 3 and "cannot start a thread" in result.stderr
     run_ok("gen", spec, "-o", tmp_path / "out")
     assert tree_of(tmp_path / "out") == tree_of(good)
@@ -414,7 +416,7 @@ def test_gen_and_finalize_keep_files_of_the_user(command, good, spec, tmp_path):
     (out / "manifest.json").unlink()
     write_files(out, MINE + LEFT_OVERS)
     run_ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
-    mine = {name: b"mine" for name in MINE}
+    mine = dict.fromkeys(MINE, b"mine")
     assert {name: data for name, data in tree_of(out).items() if data is not None} == {
         **{name: data for name, data in tree_of(good).items() if data is not None}, **mine}
 
@@ -573,7 +575,8 @@ def test_one_of_two_simultaneous_plans_fails_without_hard_links(spec, other, goo
 
 def test_gen_resumes_after_sigkill_during_its_claim(spec, good, tmp_path):
     for k in range(1, 20):
-        result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
+        result = run_tool("gen", spec, "-o", tmp_path / "out",
+                          wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
         run_ok("gen", spec, "-o", tmp_path / "out")
         assert tree_of(tmp_path / "out") == tree_of(good)
         shutil.rmtree(tmp_path / "out")
@@ -706,7 +709,8 @@ def test_signals_end_gen_cleanly(number, tmp_path):
 def test_gen_resumes_after_sigint(tmp_path):
     """After SIGINT, the same command keeps finished ranks, as the message promises."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 256}}\nmodules:\n"
-                                     "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: 1}}}\n")
+                                     "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: "
+                                     "1}}}\n")
     command = ["gen", tmp_path / "x.yaml", "-o", tmp_path / "out", "--jobs", "1"]
     run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
@@ -729,7 +733,8 @@ def test_signals_end_every_command(command, number, spec, good, damaged, tmp_pat
     """A signal at any call ends a command with the signal's status, unless it has already finished."""
     (damaged / "manifest.json").unlink()
     (tmp_path / "long.yaml").write_text(BIG.replace("512, ", "16, "))
-    run = {"export": ["export", spec, "--to", "dcp", "-o", tmp_path / "out"], "digest": ["digest", tmp_path / "long.yaml"],
+    run = {"export": ["export", spec, "--to", "dcp", "-o", tmp_path / "out"],
+           "digest": ["digest", tmp_path / "long.yaml"],
            "stats": ["stats", spec], "verify": ["verify", good], "verify --spec": ["verify", good, "--spec", spec],
            "finalize": ["finalize", damaged]}[command]
     calls = "openat" if command == "finalize" else "clone3"
@@ -1139,7 +1144,8 @@ def test_inspect_rejects_a_dataset_of_unlimited_sources(tmp_path):
 
 def test_hdf5_reader_process_accesses_no_files(good, tmp_path):
     calls = tmp_path / "calls"
-    run_ok("inspect", good / "index.h5", wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit,prctl"])
+    run_ok("inspect", good / "index.h5",
+           wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit,prctl"])
     lines = calls.read_text().splitlines()
     limit = max(i for i, line in enumerate(lines) if "RLIMIT_NOFILE, {rlim_cur=0, rlim_max=0}" in line)
     child = lines[limit].split()[0]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import pathlib
 import random
 import shutil
 
@@ -38,7 +37,8 @@ def write_spec(folder, tensors, more="", name="spec.yaml"):
              f"init: {{file: {add_table(folder, words)}}}{keys}}}\n"
              for path, (dtype, words, keys) in tensors.items()]
     path = folder / name
-    path.write_text(f"shardinit: 1\nname: files\nuneven: chunk\nmesh: {{axes: {{a: 2, b: 3}}}}\nmodules:\n{''.join(lines)}{more}")
+    path.write_text(f"shardinit: 1\nname: files\nuneven: chunk\nmesh: {{axes: {{a: 2, b: 3}}}}\nmodules:\n"
+                    f"{''.join(lines)}{more}")
     return path
 
 
@@ -90,7 +90,8 @@ def test_plan_records_the_digest_of_a_file_but_no_path(all_types, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert {t["path"]: t["init"] for t in plan["tensors"]} == {
-        path: {"file": {"sha256": hashlib.sha256(words.tobytes()).hexdigest()}} for path, (_, words, _) in tensors.items()}
+        path: {"file": {"sha256": hashlib.sha256(words.tobytes()).hexdigest()}} for path,
+        (_, words, _) in tensors.items()}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     text = spec.read_text()

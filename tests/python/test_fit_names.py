@@ -11,8 +11,8 @@ dcp = client_of("torch.distributed.checkpoint")
 safetensors_torch = client_of("safetensors.torch")
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64, "hidden_size": 32,
-         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-         "tie_word_embeddings": False}
+         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "head_dim": 8, "tie_word_embeddings": False}
 
 
 @pytest.fixture(name="model")
@@ -28,8 +28,8 @@ def converted(tmp_path, state, *options, spec=None):
     folder, out = tmp_path / f"in{len(list(tmp_path.iterdir()))}", tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     safetensors_torch.save_file(state, folder / "model.safetensors")
-    result = run_tool("convert", folder, "--to", "safetensors", "--spec", spec or tmp_path / "config.json", "--layout", "torchtitan",
-                      "-o", out, *options)
+    result = run_tool("convert", folder, "--to", "safetensors", "--spec", spec or tmp_path / "config.json", "--layout",
+                      "torchtitan", "-o", out, *options)
     assert (result.returncode == 0) == out.exists()
     return (safetensors_torch.load_file(out / "model.safetensors") if out.exists() else None), result
 
@@ -41,7 +41,8 @@ def same(a, b):
 @pytest.mark.parametrize("change, said", [
     (lambda n: "module." + n, "reads 21 names without `module.`"),
     (lambda n: "_orig_mod.module." + n, "reads 21 names without `_orig_mod.`"),
-    (lambda n: n.replace("layers.0.", "layers.0._checkpoint_wrapped_module."), "reads 9 names without `_checkpoint_wrapped_module.`"),
+    (lambda n: n.replace("layers.0.", "layers.0._checkpoint_wrapped_module."),
+     "reads 9 names without `_checkpoint_wrapped_module.`"),
     (lambda n: "model." + n, "reads 21 names without `model.`"),
     (lambda n: "a.b." + n, "reads 21 names without `a.b.`"),
     (lambda n: n.removeprefix("model."), "reads 20 names with `model.` before them"),
@@ -84,7 +85,8 @@ def test_convert_requires_a_tied_head_to_equal_the_table(tmp_path, model, head, 
     folder = tmp_path / "tied"
     folder.mkdir()
     safetensors_torch.save_file(state | {"lm_head.weight": of}, folder / "model.safetensors")
-    result = run_tool("convert", folder, "--to", "safetensors", "--spec", tmp_path / "tied.json", *args, "-o", tmp_path / "out")
+    result = run_tool("convert", folder, "--to", "safetensors", "--spec", tmp_path / "tied.json", *args, "-o",
+                      tmp_path / "out")
     assert (result.returncode == 0) == is_read, result
     if is_read:
         assert "leaves out `lm_head.weight`, which is equal to `model.embed_tokens.weight`" in result.stderr
@@ -97,7 +99,8 @@ def singletons(folder):
     """Returns the tensors of a `torch_dist` folder as Megatron-core saves unequal layers: one for each layer, fc1 in
     halves."""
     metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    state = {name: torch.empty(of.size, dtype=of.properties.dtype) for name, of in metadata.items() if hasattr(of, "size")}
+    state = {name: torch.empty(of.size, dtype=of.properties.dtype) for name,
+             of in metadata.items() if hasattr(of, "size")}
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     alone = {}
     for name, tensor in state.items():
@@ -107,7 +110,8 @@ def singletons(folder):
         for i, part in enumerate(tensor.unbind()):
             of = name.replace(".layers.", f".layers.{i}.")
             if "experts.experts" in name:
-                parts = {of.replace("experts.experts.", f"experts.experts.{e}."): expert for e, expert in enumerate(part.unbind())}
+                parts = {of.replace("experts.experts.", f"experts.experts.{e}."): expert for e,
+                         expert in enumerate(part.unbind())}
             else:
                 parts = {of: part}
             for path, value in parts.items():
@@ -126,7 +130,8 @@ def test_convert_joins_megatrons_tensors_of_single_layers(tmp_path, config, lost
     run_ok("export", tmp_path / "config.json", "--to", "dcp", "--layout", "torch_dist", "-o", tmp_path / "td")
     state = singletons(tmp_path / "td")
     if lost is not None:
-        name = sorted(name for name in state if ".layers." in name and (lost != "_v" or name.endswith("_v")))[0 if lost == "_v" else lost]
+        name = sorted(name for name in state if ".layers." in name and (lost != "_v" or name.endswith("_v")))[0
+            if lost == "_v" else lost]
         del state[name]
     dcp.save(state, checkpoint_id=tmp_path / "alone", no_dist=True)
     arguments = ["--to", "safetensors", "--spec", tmp_path / "config.json", "--from-layout", "torch_dist"]

@@ -48,15 +48,18 @@ def same(found, wanted):
 INDEX = "model.safetensors.index.json"
 # How to make a folder, and which tensors are the model. A text means that the run fails with it.
 FOLDERS = {
-    "an adapter beside an index": (lambda f: (sharded(f, MODEL, index=INDEX), one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
-    "an adapter beside a file": (lambda f: (one(f, MODEL, "model.safetensors"), one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
+    "an adapter beside an index": (lambda f: (sharded(f, MODEL, index=INDEX),
+                                              one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
+    "an adapter beside a file": (lambda f: (one(f, MODEL, "model.safetensors"),
+                                            one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
     "an adapter alone": (lambda f: one(f, ADAPTER, "adapter_model.safetensors"), ADAPTER),
     "an adapter beside shards": (lambda f: (sharded(f, MODEL), one(f, ADAPTER, "adapter_model.safetensors")),
                                  "`adapter_model.safetensors` (an adapter)"),
     "an adapter beside PyTorch files": (lambda f: (one(f, ADAPTER, "adapter_model.safetensors"),
                                                    torch.save(MODEL, f / "pytorch_model.bin")), "and PyTorch files"),
     "shards alone": (lambda f: sharded(f, MODEL), MODEL),
-    "consolidated beside an index": (lambda f: (sharded(f, MODEL, index=INDEX), one(f, OTHER, "consolidated.safetensors")), MODEL),
+    "consolidated beside an index": (lambda f: (sharded(f, MODEL, index=INDEX),
+                                                one(f, OTHER, "consolidated.safetensors")), MODEL),
     "consolidated beside shards": (lambda f: (sharded(f, MODEL), one(f, OTHER, "consolidated.safetensors")),
                                    "`consolidated.safetensors`"),
     "two indexes": (lambda f: (sharded(f, MODEL, index=INDEX),
@@ -64,14 +67,18 @@ FOLDERS = {
     "indexes of variants alone": (lambda f: (sharded(f, MODEL, "model.fp32", index="model.safetensors.index.fp32.json"),
                                              sharded(f, HALF, "model.fp16", index="model.safetensors.index.fp16.json")),
                                   "model.safetensors.index.fp16.json"),
-    "one index of a variant": (lambda f: sharded(f, HALF, "model.fp16", index="model.safetensors.index.fp16.json"), HALF),
+    "one index of a variant": (lambda f: sharded(f, HALF, "model.fp16", index="model.safetensors.index.fp16.json"),
+                               HALF),
     "files of variants": (lambda f: (one(f, MODEL, "model.fp32.safetensors"), one(f, HALF, "model.fp16.safetensors")),
                           "`model.fp16.safetensors`"),
-    "a variant beside the file": (lambda f: (one(f, MODEL, "model.safetensors"), one(f, HALF, "model.fp16.safetensors")), MODEL),
+    "a variant beside the file": (lambda f: (one(f, MODEL, "model.safetensors"),
+                                             one(f, HALF, "model.fp16.safetensors")), MODEL),
     "Diffusers' variants": (lambda f: (one(f, MODEL, "diffusion_pytorch_model.safetensors"),
                                        one(f, HALF, "diffusion_pytorch_model.fp16.safetensors")), MODEL),
-    "Diffusers' index": (lambda f: (sharded(f, MODEL, "diffusion_pytorch_model", index="diffusion_pytorch_model.safetensors.index.json"),
-                                    sharded(f, HALF, "diffusion_pytorch_model", ".fp16", "diffusion_pytorch_model.safetensors.index.fp16.json")),
+    "Diffusers' index": (lambda f: (sharded(f, MODEL, "diffusion_pytorch_model",
+                                            index="diffusion_pytorch_model.safetensors.index.json"),
+                                    sharded(f, HALF, "diffusion_pytorch_model", ".fp16",
+                                            "diffusion_pytorch_model.safetensors.index.fp16.json")),
                          MODEL),
     "two saves": (lambda f: (sharded(f, MODEL), sharded(f, {**OTHER, "x": torch.ones(1)})), "-of-00003.safetensors"),
     "an optimizer": (lambda f: (sharded(f, MODEL), one(f, OTHER, "optimizer.safetensors")), "`optimizer.safetensors`"),
@@ -100,7 +107,8 @@ def test_path_of_an_index_selects_its_files(tmp_path):
     sharded(folder, HALF, "model.fp16", index="model.safetensors.index.fp16.json")
     one(folder, OTHER, "consolidated.safetensors")
     (folder / "config.json").write_text("{}")
-    for name, wanted in ("model.safetensors.index.fp32.json", MODEL), ("model.safetensors.index.fp16.json", HALF), ("consolidated.safetensors", OTHER):
+    for name, wanted in ("model.safetensors.index.fp32.json", MODEL), ("model.safetensors.index.fp16.json",
+                                                                       HALF), ("consolidated.safetensors", OTHER):
         out = tmp_path / name.replace(".", "-")
         found, said = read(folder / name, out)
         assert found is not None and same(found, wanted), said
@@ -109,7 +117,8 @@ def test_path_of_an_index_selects_its_files(tmp_path):
     part = folder / "model.fp32-00001-of-00002.safetensors"
     assert "is part 1 of 2, and read alone" in run_ok("digest", part).stderr
     part.unlink()
-    assert f"lists `{part.name}`, which is missing" in read(folder / "model.safetensors.index.fp32.json", tmp_path / "lost")[1]
+    assert f"lists `{part.name}`, which is missing" in read(folder / "model.safetensors.index.fp32.json",
+                                                            tmp_path / "lost")[1]
 
 
 def test_path_of_a_pytorch_index_selects_its_files(tmp_path):
@@ -132,7 +141,8 @@ def test_index_decides_between_two_copies_of_a_tensor(tmp_path, listed, stale):
     folder = tmp_path / "in"
     one(folder, {"a": MODEL["model.a.weight"], "b": torch.ones(2)}, files[listed])
     one(folder, {"a": stale, "c": torch.ones(3)}, files[1 - listed])
-    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": files[listed], "b": files[listed], "c": files[1 - listed]}}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": files[listed], "b": files[listed],
+                                                           "c": files[1 - listed]}}))
     found, said = read(folder, tmp_path / "out")
     assert torch.equal(found["a"], MODEL["model.a.weight"]) and found.keys() == {"a", "b", "c"}
     assert f"{files[1 - listed]}: a is not read: `{INDEX}` says that it is in `{files[listed]}`" in said
@@ -141,7 +151,8 @@ def test_index_decides_between_two_copies_of_a_tensor(tmp_path, listed, stale):
 
 
 @pytest.mark.parametrize("tie, name, is_read", [
-    (True, "encoder.embed_tokens.weight", True), (False, "decoder.embed_tokens.weight", True), (None, "lm_head.weight", True),
+    (True, "encoder.embed_tokens.weight", True), (False, "decoder.embed_tokens.weight", True),
+    (None, "lm_head.weight", True),
     (True, "lm_head.weight", True), (False, "lm_head.weight", False), ("no config", "lm_head.weight", False),
     (True, "encoder.final_layer_norm.weight", False), (True, "embed_tokens.weight", False)])
 def test_index_may_list_tied_tensors_that_are_absent(tmp_path, tie, name, is_read):
@@ -170,6 +181,8 @@ def test_convert_keeps_safetensors_metadata(tmp_path):
     with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
         assert file.metadata() == metadata
     for form in "dcp", "hdf5":
-        assert "keeps what its files have in `__metadata__`" in run_ok("convert", folder, "--to", form, "-o", tmp_path / form).stderr
-    safetensors_torch.save_file({"v": torch.ones(3)}, folder / "model-00002-of-00002.safetensors", {**metadata, "w": "another"})
+        assert "keeps what its files have in `__metadata__`" in run_ok("convert", folder, "--to", form, "-o",
+                                                                       tmp_path / form).stderr
+    safetensors_torch.save_file({"v": torch.ones(3)}, folder / "model-00002-of-00002.safetensors",
+                                {**metadata, "w": "another"})
     assert "has another `w` in its metadata" in run_ok("digest", folder).stderr

@@ -104,7 +104,8 @@ def test_legacy_torch_file_of_a_linear_layer_is_read(tmp_path):
     data = (tmp_path / "in.pt").read_bytes()
     assert (12).to_bytes(8, "little") + weight in data
     safetensors_torch.save_file(layer.state_dict(), tmp_path / "as.safetensors")
-    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 2 tensors\n"
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors",
+                  "--values").stdout == "no difference: 2 tensors\n"
 
 
 def test_strides_with_a_product_over_64_bits_are_read(tmp_path):
@@ -115,7 +116,8 @@ def test_strides_with_a_product_over_64_bits_are_read(tmp_path):
     run_ok("convert", tmp_path / "many.pt", "--to", "safetensors", "-o", tmp_path / "out", "-q")
     assert torch.equal(safetensors_torch.load_file(tmp_path / "out/model.safetensors")["a"], tensor)
     run_ok("convert", tmp_path / "other.pt", "--to", "safetensors", "-o", tmp_path / "turned", "-q")
-    assert torch.equal(safetensors_torch.load_file(tmp_path / "turned/model.safetensors")["a"], tensor.permute(*range(10, -1, -1), 11))
+    assert torch.equal(safetensors_torch.load_file(tmp_path / "turned/model.safetensors")["a"],
+                       tensor.permute(*range(10, -1, -1), 11))
 
 
 def test_digest_rejects_pickles_that_would_run_code(tmp_path):
@@ -135,12 +137,14 @@ def test_strided_tensors_of_torch_files_are_read(tmp_path):
     state = {"rows": base[:, 1:4], "transposed": base.t(), "expanded": torch.ones(1).expand(3, 2), "tied": base}
     torch.save(state, tmp_path / "in.pt")
     safetensors_torch.save_file({n: t.contiguous().clone() for n, t in state.items()}, tmp_path / "as.safetensors")
-    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 4 tensors\n"
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors",
+                  "--values").stdout == "no difference: 4 tensors\n"
 
 
 @pytest.mark.parametrize("shape, strides", [
     ((3000, 2000), (1, 3000)), ((96, 96, 3, 3), (864, 1, 288, 96)), ((3000, 3000), (0, 0)), ((1 << 20,), (3,)),
-    ((5000, 3, 100), (1, 500000, 5000)), ((2000, 3000), (3000 + 4096, 1)), ((70000, 2), (1, 70000)), ((1200, 1200), (1, 1)),
+    ((5000, 3, 100), (1, 500000, 5000)), ((2000, 3000), (3000 + 4096, 1)), ((70000, 2), (1, 70000)),
+    ((1200, 1200), (1, 1)),
 ])
 @pytest.mark.parametrize("options", [[], ["--memory", "1M", "-j", 1], ["--mesh", "fsdp=3", "--sharding", "fsdpv2"]])
 def test_strided_tensors_with_many_runs_are_read(tmp_path, shape, strides, options):
@@ -185,11 +189,13 @@ def test_dcp_items_in_safetensors_are_read(tmp_path):
 
 def test_convert_rejects_names_that_a_format_cannot_hold(tmp_path):
     folder = hub(tmp_path / "in", {"a b": torch.ones(2), "c/d": torch.ones(2)})
-    assert "`a b` cannot be a name in a checkpoint" in refused("convert", folder, "--to", "hdf5", "-o", tmp_path / "out")
+    assert "`a b` cannot be a name in a checkpoint" in refused("convert", folder, "--to", "hdf5", "-o",
+                                                               tmp_path / "out")
     assert "`a b` cannot be a name in a checkpoint" in refused("reshard", folder, "-o", tmp_path / "out")
     said = refused("convert", folder, "--to", "zarr", "-o", tmp_path / "out")
     assert "`c/d` cannot be the name of a zarr array's folder: it has a slash" in said
-    said = refused("convert", hub(tmp_path / "layer", {"a/b.vars.0": torch.ones(2)}), "--to", "keras", "-o", tmp_path / "out")
+    said = refused("convert", hub(tmp_path / "layer", {"a/b.vars.0": torch.ones(2)}), "--to", "keras", "-o",
+                   tmp_path / "out")
     assert "`a/b.vars.0` is not the path of a variable of Keras" in said
     torch.save({"__metadata__": torch.ones(2)}, tmp_path / "in.pt")
     said = refused("convert", tmp_path / "in.pt", "--to", "safetensors", "-o", tmp_path / "out")
@@ -202,7 +208,8 @@ def test_unsupported_folders_are_rejected_with_a_hint(tmp_path):
     (folder / "zero_to_fp32.py").write_text("{}")
     assert "python zero_to_fp32.py . OUT" in refused("inspect", folder, code=5)
     (tmp_path / "empty").mkdir()
-    assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest", tmp_path / "empty", code=2)
+    assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest",
+        tmp_path / "empty", code=2)
     both = hub(tmp_path / "both")
     (both / "w").mkdir()
     (both / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f4",
@@ -217,7 +224,8 @@ def test_convert_rejects_unsupported_tensors_unless_dropped(tmp_path):
     assert "cannot copy `c`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", code=5)
     assert "has no elements" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", code=5)
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", "--drop", "z")
-    assert "no tensor matches `--drop x`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "y", "--drop", "x",
+    assert "no tensor matches `--drop x`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "y", "--drop",
+                                                     "x",
                                                     "--drop", "c", "--drop", "z")
 
 
@@ -254,7 +262,8 @@ def test_stats_counts_nan_infinity_and_zero_rows(tmp_path):
     assert found["bad"]["nan"] == found["bad"]["infinite"] == 1 and "is_initial" not in found["bad"]
     state["z"] = torch.full((5,), -2.5)
     text = run_ok("stats", hub(tmp_path / "z", state)).stdout
-    assert "-, 1 NaN, 1 infinite\n" in text and text.endswith("\n\n1 tensor has one number in all its elements: z (-2.5)\n")
+    assert "-, 1 NaN, 1 infinite\n" in text and text.endswith("\n\n1 tensor has one number in all its elements: z "
+                                                              "(-2.5)\n")
     text = run_ok("stats", hub(tmp_path / "many", {f"t{i:02}": torch.ones(2) for i in range(11)})).stdout
     assert text.endswith("t06 (1), t07 (1) and 3 more\n")
 
@@ -317,20 +326,26 @@ def test_head_of_another_dtype_or_shape_is_not_tied(tmp_path, head, table):
     state = {name: torch.zeros(shape, dtype=dtype)
              for name, (dtype, shape) in (("lm_head.weight", head), ("model.embed_tokens.weight", table))}
     folder = hub(tmp_path / "in", state, tie_word_embeddings=True)
-    assert ("`: config.json ties `lm_head.weight` to the embedding, but the file has one that differs; both are read as "
+    assert ("`: config.json ties `lm_head.weight` to the embedding, but the file has one that differs; both are read "
+            "as "
             "they are\n") in run_ok("digest", folder).stderr
 
 
 @pytest.mark.parametrize("dtype, said", [
-    ("bf16", "2 tensors become bf16; 2 of other types stay\n"), ("f64", "2 tensors become f64; 2 of other types stay\n"),
-    ("f32", "1 tensor becomes f32; 1 of other types stays\n"), ("f16", "3 tensors become f16; 2 of other types stay\n")])
+    ("bf16", "2 tensors become bf16; 2 of other types stay\n"),
+    ("f64", "2 tensors become f64; 2 of other types stay\n"),
+    ("f32", "1 tensor becomes f32; 1 of other types stays\n"),
+    ("f16", "3 tensors become f16; 2 of other types stay\n")])
 def test_convert_counts_only_tensors_whose_dtype_changes(tmp_path, dtype, said):
-    state = {"a": torch.ones(2), "b": torch.zeros(2), "c": torch.ones(3).bfloat16(), "i": torch.arange(3), "k_scale": torch.ones(1)}
+    state = {"a": torch.ones(2), "b": torch.zeros(2), "c": torch.ones(3).bfloat16(), "i": torch.arange(3),
+             "k_scale": torch.ones(1)}
     if dtype == "f64":
         state["b"] = state["b"].double()
     folder = hub(tmp_path / "in", state)
-    assert f"shardinit: {said}" in run_ok("convert", folder, "--to", "dcp", "--dtype", dtype, "-o", tmp_path / "out").stderr
-    run_ok("convert", hub(tmp_path / "one", {"a": torch.ones(2), "i": torch.arange(2)}), "--to", "dcp", "-o", tmp_path / "dcp")
+    assert f"shardinit: {said}" in run_ok("convert", folder, "--to", "dcp", "--dtype", dtype, "-o",
+                                          tmp_path / "out").stderr
+    run_ok("convert", hub(tmp_path / "one", {"a": torch.ones(2), "i": torch.arange(2)}), "--to", "dcp", "-o",
+           tmp_path / "dcp")
     assert "shardinit: 1 tensor becomes f16; 1 of other types stays\n" in run_ok(
         "convert", tmp_path / "dcp", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "f16").stderr
 
@@ -416,7 +431,8 @@ def test_convert_rejects_a_layout_that_does_not_fit(tmp_path):
         "convert", folder, "--to", "dcp", "--from-layout", "torchtitan", "-o", out, code=2)
     state = safetensors_torch.load_file(folder / "model.safetensors")
     hub(folder, {**state, "model.layers.0.self_attn.gate": torch.ones(4)})
-    assert "but not in the model's own names" in refused("convert", folder, "--to", "dcp", "--layout", "meta", "-o", out)
+    assert "but not in the model's own names" in refused("convert", folder, "--to", "dcp", "--layout", "meta", "-o",
+                                                         out)
     run_ok("convert", folder, "--to", "dcp", "--layout", "meta", "--drop", "**.gate", "-o", out)
     hub(folder, {**state, "lm_head.weight": torch.ones(9, 16).bfloat16()})
     assert "`lm_head.weight` is [9, 16] in the folder, but [8, 16]" in refused(
@@ -452,7 +468,8 @@ def test_convert_detects_a_source_that_changes_meanwhile(tmp_path, form, what):
         file.write_bytes(before)
         os.utime(file, (1_700_000_000, 1_700_000_000))
         shutil.copy2(file, other)
-        with_what = {"xor": len(before) - 5000, "disguise": len(before) - 5000, "cut": len(before) - 5000, "swap": other}[what]
+        with_what = {"xor": len(before) - 5000, "disguise": len(before) - 5000, "cut": len(before) - 5000,
+                     "swap": other}[what]
         if what == "swap":
             data = bytearray(before)
             data[-5000] ^= 1
@@ -505,13 +522,14 @@ def test_convert_to_a_layout_works_with_dropped_tensors(tmp_path, form, to):
     run_ok(make[0], tmp_path / "all.yaml", *make[1:], "-o", tmp_path / "in")
     for layout in [], ["--layout", "l"]:
         out = tmp_path / f"out{len(layout)}"
-        run_ok("convert", tmp_path / "in", "--spec", tmp_path / "less.yaml", *layout, "--drop", "b", "--drop", "x", "--to", to,
-               "-o", out)
+        run_ok("convert", tmp_path / "in", "--spec", tmp_path / "less.yaml", *layout, "--drop", "b", "--drop", "x",
+               "--to", to, "-o", out)
         run_ok("gen", tmp_path / "less.yaml", *layout, "-o", tmp_path / f"wanted{len(layout)}")
         assert run_ok("digest", out).stdout == run_ok("digest", tmp_path / f"wanted{len(layout)}").stdout
 
 
-@pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", "", ".blob", "-old", "-st"])
+@pytest.mark.parametrize("end",
+                         [".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", "", ".blob", "-old", "-st"])
 def test_single_file_is_recognized_by_suffix_or_first_bytes(tmp_path, end):
     """The end of a file's name or its first bytes identify its format, in every command."""
     state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
@@ -561,7 +579,8 @@ def test_convert_detects_a_replaced_part_of_a_transposed_tensor(tmp_path):
     (folder / "shardinit-export.json").unlink()
     file = folder / "__1_0.distcp"
     old, new = file.read_bytes(), (other / file.name).read_bytes()
-    arguments = ["convert", folder, "--to", "safetensors", "--spec", tmp_path / "spec.yaml", "--layout", "turned", "-j", "1", "-o"]
+    arguments = ["convert", folder, "--to", "safetensors", "--spec", tmp_path / "spec.yaml", "--layout", "turned", "-j",
+                 "1", "-o"]
     run_ok(*arguments, tmp_path / "whole", env=changing(folder, count=tmp_path / "count"))
     file.write_bytes(new)
     run_ok(*arguments, tmp_path / "new")

@@ -210,8 +210,8 @@ modules: {w: {shape: [2], init: {source: base}}}
     assert f"element [1] of `w` is {2**62 + 1} in" in message and folder.exists()
 
 
-WHOLE = [0, 1, -1, 255, 256, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**53 - 1, 2**53, 2**53 + 2, -2**53, 2**62 + 1, 2**63 - 1,
-         2**63, -2**63, 2**64 - 2**11]
+WHOLE = [0, 1, -1, 255, 256, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**53 - 1, 2**53, 2**53 + 2, -2**53, 2**62 + 1,
+         2**63 - 1, 2**63, -2**63, 2**64 - 2**11]
 
 
 @pytest.mark.parametrize("to", ["u8", "i8", "i32", "i64", "u64"])
@@ -256,7 +256,8 @@ ROWS = {"a": 2, "b": 4, "c": 3, "large": 700}
 OF_TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
 
-@pytest.mark.parametrize("case, dtype", [*((case, "f32") for case in HELD_TWICE), ("of-two", "bf16"), ("of-two", "f64")])
+@pytest.mark.parametrize("case, dtype",
+                         [*((case, "f32") for case in HELD_TWICE), ("of-two", "bf16"), ("of-two", "f64")])
 def test_stored_tensors_that_share_a_part_must_agree(tmp_path, case, dtype):
     """If two stored tensors differ in a shared part, the message names both tensors and the place."""
     width = 801  # `large` has more than 1 MiB in each type.
@@ -280,7 +281,8 @@ def test_stored_tensors_that_share_a_part_must_agree(tmp_path, case, dtype):
     hub(tmp_path / "in", state)
     run_ok(*words)
     shutil.rmtree(tmp_path / "out")
-    begins = {name: {part: sum(ROWS[p] for p in parts[:i]) for i, part in enumerate(parts)} for name, parts in names.items()}
+    begins = {name: {part: sum(ROWS[p] for p in parts[:i]) for i, part in enumerate(parts)} for name,
+              parts in names.items()}
     for name, parts in names.items():
         for part in parts:
             others = [other for other in names if other != name and part in names[other]]
@@ -309,8 +311,8 @@ def test_source_needs_only_one_of_two_equal_tensors(tmp_path):
     whole = run_ok("digest", hub(tmp_path / "whole", {"e": w, "head": w.clone(), "v": v})).stdout
     for name in "e", "head":
         out = tmp_path / f"of-{name}"
-        run_ok("convert", hub(tmp_path / name, {name: w, "v": v}), "--spec", tmp_path / "spec.yaml", "--from-layout", "have",
-               "--layout", "have", "--to", "safetensors", "-o", out)
+        run_ok("convert", hub(tmp_path / name, {name: w, "v": v}), "--spec", tmp_path / "spec.yaml", "--from-layout",
+               "have", "--layout", "have", "--to", "safetensors", "-o", out)
         assert run_ok("digest", out).stdout == whole
 
 
@@ -356,7 +358,8 @@ def test_nested_torch_files_are_read_to_16_levels(tmp_path):
             done = run_tool("digest", tmp_path / "in.pt")
             name = "d" + (".a" if what == "dictionaries" else ".0") * levels
             if levels < (16 if what == "dictionaries" else 17):
-                assert [line.split()[1] for line in done.stdout.splitlines()] == [name, "w", "(model)"], (what, levels, done)
+                assert [line.split()[1] for line in done.stdout.splitlines()] == [name, "w", "(model)"], (what, levels,
+                                                                                                          done)
             else:
                 assert done.returncode == 5 and f"its {what} lie too deep in one another: over 16 levels" in done.stderr, (levels, done)
 
@@ -399,7 +402,8 @@ def test_legacy_storage_count_must_match_the_file(tmp_path, count):
     (tmp_path / "in.pt").write_bytes(data[:at] + count.to_bytes(8, "little") + data[at + 8:])
     said = refused("digest", tmp_path / "in.pt", code=5)
     if count > 4:
-        assert f"the storage `0` has {count} elements of 4 bytes, but 16 bytes are left" in re.sub(r"storage `\d+`", "storage `0`", said)
+        assert f"the storage `0` has {count} elements of 4 bytes, but 16 bytes are left" in re.sub(r"storage `\d+`",
+                                                                                                   "storage `0`", said)
 
 
 def test_dcp_items_must_match_their_metadata(tmp_path):
@@ -412,12 +416,14 @@ def test_dcp_items_must_match_their_metadata(tmp_path):
     file = folder / info.relative_path
     for item, is_read in ((torch.arange(32.0).reshape(4, 8), True), (torch.arange(32.0).reshape(8, 4), False),
                           (torch.arange(32.0), False), (torch.arange(32.0).reshape(1, 4, 8), False),
-                          (torch.arange(32.0).reshape(8, 4).t(), True), (torch.arange(32, dtype=torch.int32).reshape(4, 8), False),
+                          (torch.arange(32.0).reshape(8, 4).t(), True),
+                          (torch.arange(32, dtype=torch.int32).reshape(4, 8), False),
                           ("short", False), ("none", False)):
         data = io.BytesIO()
         if isinstance(item, str):
             torch.save(torch.arange(32.0).reshape(4, 8), tmp_path / "item")
-            rewritten(tmp_path / "item", tmp_path / "cut", lambda name, data: data[:124 if item == "short" else 0] if name.endswith("data/0") else data)
+            rewritten(tmp_path / "item", tmp_path / "cut",
+                      lambda name, data: data[:124 if item == "short" else 0] if name.endswith("data/0") else data)
             data.write((tmp_path / "cut").read_bytes())
         else:
             torch.save(item, data)

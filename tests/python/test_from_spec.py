@@ -314,7 +314,7 @@ def test_from_spec_fills_the_outermost_modules(spec, toy):
     assert list(built.results) == [one, two]
     assert_filled_from(two, toy)
     with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(spec):
-        one, other = Toy(), nn.Linear(3, 3)
+        one, _ = Toy(), nn.Linear(3, 3)
     assert one.embed.weight.is_meta  # Neither is filled.
     with pytest.raises(shardinit.MismatchError, match="made no model that is still there"), from_spec(spec):
         loss = nn.CrossEntropyLoss()
@@ -377,7 +377,12 @@ dtype: f32
 modules:
   model:
     layers: {repeat: {layer: 3}, weight: {shape: [4, 4], init: {normal: {std: 1}}}, bias: {shape: [4], init: {normal: {std: 1}}}}
-    norm: {weight: {shape: [4], init: {normal: {std: 1}}}, bias: {shape: [4], init: zeros}, running_mean: {shape: [4], init: {normal: {std: 1}}}, running_var: {shape: [4], init: ones}, num_batches_tracked: {shape: [], dtype: i64, init: zeros}}
+    norm:
+      weight: {shape: [4], init: {normal: {std: 1}}}
+      bias: {shape: [4], init: zeros}
+      running_mean: {shape: [4], init: {normal: {std: 1}}}
+      running_var: {shape: [4], init: ones}
+      num_batches_tracked: {shape: [], dtype: i64, init: zeros}
 """
 
     def make_it():

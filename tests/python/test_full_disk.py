@@ -225,14 +225,17 @@ def test_captured_tables_are_complete_or_absent_on_a_full_disk(disk, tmp_path):
     """If the disk fills up while a captured spec and its tables are written, only complete tables remain."""
     code = ("import sys, shardinit.capture as c\n"
             "tables = {'tables/' + letter * 64 + '.bin': bytes(20000) for letter in 'ab'}\n"
-            "c.Captured('# X, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n', {}, tables=tables).write(sys.argv[1])\n")
+            "c.Captured('# X, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n', {}, "
+            "tables=tables).write(sys.argv[1])\n")
     run = [sys.executable, "-c", code, disk / "spec.yaml"]
     for left in (0, 3, 6, 9):
         with Full(disk, left * BLOCK):
             result = subprocess.run(run, env=PYTHON, text=True, capture_output=True)
             assert result.returncode and "No space left on device" in result.stderr, (left, result.stderr)
-            there = {path: content for path, content in tree_of(disk).items() if content is not None and "ballast" not in path}
-            assert all(content == bytes(20000) and path.endswith(".bin") for path, content in there.items()), there.keys()
+            there = {path: content for path,
+                     content in tree_of(disk).items() if content is not None and "ballast" not in path}
+            assert all(content == bytes(20000) and path.endswith(".bin") for path,
+                       content in there.items()), there.keys()
         subprocess.run(run, env=PYTHON, check=True)
         assert [path.name for path in sorted((disk / "tables").iterdir())] == [f"{c * 64}.bin" for c in "ab"]
         shutil.rmtree(disk / "tables")
@@ -242,7 +245,8 @@ def test_captured_tables_are_complete_or_absent_on_a_full_disk(disk, tmp_path):
 def test_full_disk_cases_cover_every_command_with_output():
     """Every command with `-o` is tested: FOLDERS lists the commands that make a folder, and OUTPUTS the commands that
     make a file."""
-    makes = {path.stem for path in pathlib.Path(ROOT, "src/commands").glob("*.cc") if '"-o,--output"' in path.read_text()}
+    makes = {path.stem for path in pathlib.Path(ROOT, "src/commands").glob("*.cc")
+                 if '"-o,--output"' in path.read_text()}
     # options.cc has the option for printed output, and job_engines.cc the one for job scripts. exporting.cc shares its
     # option between two commands.
     makes = makes - {"options", "job_engines", "exporting"} | {"export", "convert"}

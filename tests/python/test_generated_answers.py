@@ -14,7 +14,8 @@ from support import run_tool
 KNOWN = json.loads(conformance.PATH.read_text())
 WHOLE = {"i16": -300, "u8": 0, "i64": -2**40}
 SPECIAL = {"f32": ["7fa00001", "ffc12345", "7f800000", "ff800000", "80000000", "00000001"],
-           "bf16": ["7f81", "ffff", "7f80", "ff80", "8000", "0001"], "f16": ["7d01", "fe03", "7c00", "fc00", "8000", "0001"]}
+           "bf16": ["7f81", "ffff", "7f80", "ff80", "8000", "0001"],
+           "f16": ["7d01", "fe03", "7c00", "fc00", "8000", "0001"]}
 extents = st.integers(1, 4)
 shapes = st.lists(extents, max_size=3)
 
@@ -56,7 +57,8 @@ def indices(draw, source, rank):
 
 
 def result_dtypes(source):
-    return ["f64", source["dtype"]] if source["dtype"] in WHOLE else ["f32", "f64", "bf16", "f16", "f8e5m2", source["dtype"]]
+    return ["f64", source["dtype"]] if source["dtype"] in WHOLE else ["f32", "f64", "bf16", "f16", "f8e5m2",
+                                                                      source["dtype"]]
 
 
 @st.composite
@@ -79,7 +81,8 @@ def expressions(draw, shape):
     element = f"source({', '.join([names, *draw(indices(source, len(shape)))])})"
     return draw(st.sampled_from([
         f"{element} * 0.3 + normal()", f"uniform() - {element} / 7", f"where({element} < 0, {element}, bits())",
-        f"{element} - source_mean({names})", f"source_std({names}) * normal() + index", f"max({element}, 0) * 0.001"])), source
+        f"{element} - source_mean({names})", f"source_std({names}) * normal() + index",
+        f"max({element}, 0) * 0.001"])), source
 
 
 @st.composite
@@ -104,7 +107,8 @@ def row_answers(draw):
 
 
 DRAWN = [{"normal": {"mean": 0, "std": 2}}, {"uniform": {"low": -1, "high": 3}}, {"constant": {"value": -0.0}},
-         {"truncated_normal": {"mean": 1, "std": 0.5, "low": -2, "high": 2}}, {"expr": {"text": "normal() + i0 + 10 * uniform()"}}]
+         {"truncated_normal": {"mean": 1, "std": 0.5, "low": -2, "high": 2}},
+         {"expr": {"text": "normal() + i0 + 10 * uniform()"}}]
 
 
 @st.composite
@@ -142,14 +146,16 @@ def answers(draw):
         st.one_of(source_answers(), expression_answers(), row_answers(), part_answers(), norm_answers()))
     offset = [draw(st.integers(0, n - 1)) for n in shape]
     box = [draw(st.integers(1, n - o)) for n, o in zip(shape, offset)]
-    return {"engine": "philox4x32", "seed": draw(st.integers(0, 2**63 - 1)), "path": draw(st.sampled_from(["w", "a.b.c", "a_0"])),
+    return {"engine": "philox4x32", "seed": draw(st.integers(0, 2**63 - 1)),
+            "path": draw(st.sampled_from(["w", "a.b.c", "a_0"])),
             "dtype": dtype, "global_shape": shape, "init": init, "offset": offset, "shape": box, "tensors": tensors}
 
 
 @generated(150)
 @given(made=st.lists(answers(), min_size=1, max_size=5))
 def test_conformance_accepts_random_answers_of_the_reference(made, tmp_path_factory):
-    vectors = [{"name": f"{number}"} | answer | {"bits": conformance.bits_of(answer)} for number, answer in enumerate(made)]
+    vectors = [{"name": f"{number}"} | answer | {"bits": conformance.bits_of(answer)} for number,
+               answer in enumerate(made)]
     path = tmp_path_factory.getbasetemp() / "answers.json"
     path.write_text(json.dumps(KNOWN | {"vectors": [], "vectors_of_tensors": vectors}))
     result = run_tool("conformance", path)

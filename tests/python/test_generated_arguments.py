@@ -24,16 +24,17 @@ from torch import nn
 COUNTS = collections.Counter()
 NUMBERS = [0, 1, 0.3, 2, -0.0, -1.5, 1e-3, 0.7, 1e-40, math.inf, -math.inf, math.nan]
 KINDS = {
-    "float": float, "int": lambda x: int(x) if math.isfinite(x) else x, "bool": bool, "f64": np.float64, "f32": np.float32,
-    "i64": lambda x: np.int64(x) if math.isfinite(x) else np.float64(x), "array": np.array,
+    "float": float, "int": lambda x: int(x) if math.isfinite(x) else x, "bool": bool, "f64": np.float64,
+    "f32": np.float32, "i64": lambda x: np.int64(x) if math.isfinite(x) else np.float64(x), "array": np.array,
     "tensor": lambda x: torch.tensor(float(x)), "wide tensor": lambda x: torch.tensor(float(x), dtype=torch.float64),
-    "whole tensor": lambda x: torch.tensor(int(x) if math.isfinite(x) else 1), "row": lambda x: torch.tensor([float(x)]),
-    "jax": lambda x: jnp.float32(x)}
+    "whole tensor": lambda x: torch.tensor(int(x) if math.isfinite(x) else 1),
+    "row": lambda x: torch.tensor([float(x)]), "jax": lambda x: jnp.float32(x)}
 
 # Each function → its parameters. A shape is drawn from those that it accepts.
 MATRICES = [(4, 6), (6, 4), (1, 3), (5, 2, 4), (0, 3), (32, 8)]
 FUNCTIONS = {
-    "uniform_": "ab", "normal_": ("mean", "std"), "trunc_normal_": ("mean", "std", "a", "b"), "constant_": ("val",), "ones_": "",
+    "uniform_": "ab", "normal_": ("mean", "std"), "trunc_normal_": ("mean", "std", "a", "b"), "constant_": ("val",),
+    "ones_": "",
     "zeros_": "", "eye_": "", "dirac_": ("groups",), "xavier_uniform_": ("gain",), "xavier_normal_": ("gain",),
     "kaiming_uniform_": ("a",), "kaiming_normal_": ("a",), "orthogonal_": ("gain",), "sparse_": ("sparsity", "std")}
 TORCH_KINDS = sorted(KINDS.keys() - {"jax"})
@@ -135,9 +136,10 @@ def has_the_bits_of_pytorch(calls, engine):
 
 
 INITIALIZERS = {
-    "constant": ("value",), "normal": ("stddev",), "uniform": ("scale",), "truncated_normal": ("stddev", "lower", "upper"),
-    "orthogonal": ("scale",), "delta_orthogonal": ("scale",), "glorot_normal": "", "glorot_uniform": "", "he_normal": "",
-    "he_uniform": "", "lecun_normal": "", "lecun_uniform": "", "variance_scaling": ("scale",)}
+    "constant": ("value",), "normal": ("stddev",), "uniform": ("scale",),
+    "truncated_normal": ("stddev", "lower", "upper"),
+    "orthogonal": ("scale",), "delta_orthogonal": ("scale",), "glorot_normal": "", "glorot_uniform": "",
+    "he_normal": "", "he_uniform": "", "lecun_normal": "", "lecun_uniform": "", "variance_scaling": ("scale",)}
 JAX_KINDS = ["float", "int", "bool", "f64", "f32", "i64", "array", "jax"]
 # JAX cannot compute a QR decomposition of bf16 on a CPU.
 JAX_CALLS = st.sampled_from(sorted(INITIALIZERS)).flatmap(lambda name: st.tuples(

@@ -93,7 +93,8 @@ def memories(draw, shape, dtype):
     """Draws an array of some type and memory layout, its memory as bytes, and whether it is a valid `out`."""
     right = draw(st.integers(0, 3)) > 0
     if not right:
-        of = draw(st.sampled_from(OTHER_DTYPES[dtype.itemsize] + [dtype.newbyteorder(), np.dtype("V3"), np.dtype("f8")]))
+        of = draw(st.sampled_from(OTHER_DTYPES[dtype.itemsize] + [dtype.newbyteorder(), np.dtype("V3"),
+                                                                  np.dtype("f8")]))
     else:
         of = draw(st.sampled_from([dtype, np.dtype(f"u{dtype.itemsize}")]))
     good = of in (dtype, np.dtype(f"<u{dtype.itemsize}"))

@@ -17,7 +17,8 @@ from test_generated_folders import WRITERS, made, tensors, write
 def folders_in_buckets():
     return st.fixed_dictionaries({"forms": tensors(), "writer": st.sampled_from(WRITERS), "bits": st.integers(0, 99),
                                   "faults": st.one_of(st.none(), st.integers(0, 99)),
-                                  "words": st.sampled_from([["digest", "in"], ["inspect", "in", "--json"], ["stats", "in"],
+                                  "words": st.sampled_from([["digest", "in"], ["inspect", "in", "--json"],
+                                                            ["stats", "in"],
                                                             ["convert", "in", "--to", "safetensors", "-o"],
                                                             ["convert", "in", "--to", "hdf5", "-o"]])})
 

@@ -73,7 +73,8 @@ def has_the_bits_of_pytorch(program):
         if seed != SEED and "own seed" in repr(program):
             continue  # The constructor sets its own seed, so other seeds give other values.
         made, real = generated_tensors(captured, seed), constructed_state(program, seed)
-        assert {path: (t.shape, t.dtype) for path, t in made.items()} == {p: (t.shape, t.dtype) for p, t in real.items()}
+        assert {path: (t.shape, t.dtype) for path, t in made.items()} == {p: (t.shape, t.dtype) for p,
+                                                                          t in real.items()}
         if any(bits(made[path]) != bits(real[path]) for path in real):
             verified = captured.verify()
             assert verified.good, (seed, verified.table(), captured.text)
@@ -90,7 +91,8 @@ def has_the_same_distributions(program):
     captured = capture_or_count_refusal(program, "philox4x32")
     if captured is None or " seed" in repr(program):
         return  # The constructor then gives the same values for each seed.
-    real, made = ({path: np.stack([state[path].double().numpy().ravel() for state in states]) for path in captured.tensors}
+    real, made = ({path: np.stack([state[path].double().numpy().ravel() for state in states])
+                   for path in captured.tensors}
                   for states in ([constructed_state(program, s) for s in SEEDS],
                                  [generated_tensors(captured, s) for s in SEEDS]))
     for path, wanted in real.items():

@@ -71,7 +71,8 @@ def digests_of(folder):
     """Returns the SHA-256 of each tensor in safetensors files."""
     found = {}
     for file in sorted(folder.glob("*.safetensors")):
-        found |= {name: hashlib.sha256(to_bytes(t)).hexdigest() for name, t in safetensors_torch.load_file(file).items()}
+        found |= {name: hashlib.sha256(to_bytes(t)).hexdigest() for name,
+                  t in safetensors_torch.load_file(file).items()}
     return found
 
 
@@ -114,7 +115,8 @@ def test_random_conversions_keep_the_sha256_of_each_tensor(case):
             at, layout = out, to
         run_ok("convert", at, "--spec", spec, "--from-layout", layout, "--to", "safetensors", "-o", root / "out", "-q")
         assert digests_of(root / "out") == wanted
-        of, report = getattr(transformers, f"{family}ForCausalLM").from_pretrained(root / "out", output_loading_info=True)
+        of, report = getattr(transformers, f"{family}ForCausalLM").from_pretrained(root / "out",
+                                                                                   output_loading_info=True)
         assert not any(report.values()), report
 
 
@@ -166,7 +168,8 @@ def test_convert_rejects_missing_misshapen_and_unused_tensors(case, other):
         assert digests_of(root / "back") == wanted
 
 
-CONVENTIONS = st.fixed_dictionaries({}, optional={"times": st.sampled_from([1, 2, 0.5, -4]), "plus": st.integers(-3, 3)})
+CONVENTIONS = st.fixed_dictionaries({},
+                                    optional={"times": st.sampled_from([1, 2, 0.5, -4]), "plus": st.integers(-3, 3)})
 NAMES = ["w", "v", "u"]
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}
 
@@ -196,7 +199,8 @@ def test_random_conventions_are_converted_exactly(conventions, renamed, fused, d
         padding = torch.full((fused,), 7, dtype=next(iter(wanted.values())).dtype)
         wanted = {"all": torch.cat([*wanted.values(), padding])}
         of = {"concat": {"axis": 0, "of": NAMES}}
-        layouts["b"] = {"all": {"from": {"pad": {"axis": 0, "to": 24 + fused, "value": 7, "of": of}} if fused else of, **conventions[0][1]}}
+        layouts["b"] = {"all": {"from": {"pad": {"axis": 0, "to": 24 + fused, "value": 7, "of": of}} if fused else of,
+                                **conventions[0][1]}}
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "in").mkdir()
@@ -281,5 +285,6 @@ def test_convert_rejects_a_layout_that_omits_elements(tmp_path):
         "shardinit": 1, "name": "x", "dtype": "f32", "mesh": {"axes": {"a": 1}},
         "modules": {"w": {"shape": [4, 3], "init": "ones"}, "v": {"shape": [2], "init": "ones"}},
         "layouts": {"half": {"omit": ["w"], "w": {"from": {"slice": {"axis": 0, "stop": 2, "of": "w"}}}, "v": "v"}}}))
-    result = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "half", "--to", "dcp", "-o", tmp_path / "out")
+    result = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "half", "--to", "dcp", "-o",
+                      tmp_path / "out")
     assert result.returncode == 2 and "holds 6 of the 12 elements of `w`" in result.stderr, result

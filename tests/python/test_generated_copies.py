@@ -50,7 +50,8 @@ def changes(draw):
 
 @st.composite
 def cases(draw):
-    case = {"changes": draw(st.lists(changes(), min_size=1, max_size=8)), "memory": draw(st.sampled_from(["1M", "160M"]))}
+    case = {"changes": draw(st.lists(changes(), min_size=1, max_size=8)),
+            "memory": draw(st.sampled_from(["1M", "160M"]))}
     if draw(st.integers(0, 7)) == 7:
         names = st.sampled_from(["", "torchtitan", "megatron", "maxtext"])
         return {**case, "layouts": [draw(names), draw(names)]}
@@ -101,7 +102,8 @@ class Reads:
 
     def when(self, path, at, gap, within):
         """Returns the number of a read after the `gap`-th read of this byte and no later than the next read of it."""
-        of_it = [n for n, (name, offset, size) in enumerate(self.all, 1) if name == str(path) and offset <= at < offset + size]
+        of_it = [n for n, (name, offset, size) in enumerate(self.all, 1) if name == str(path)
+                     and offset <= at < offset + size]
         gap %= len(of_it) + 1
         first = of_it[gap - 1] + 1 if gap else 1
         last = of_it[gap] if gap < len(of_it) else len(self.all)
@@ -124,7 +126,8 @@ def environment(change, source, other, reads):
     named = {"receipt": receipt, "manifest": source / "manifest.json", "plan": source / "plan.json"}
     if kind in named:
         at = change["place"] * named[kind].stat().st_size // 1000
-        return changing(source, f"{reads.when(named[kind], at, change['gap'], change['within'])} xor {named[kind]} {at}")
+        return changing(source, f"{reads.when(named[kind], at, change['gap'], change['within'])} xor {named[kind]} "
+                                f"{at}")
     when = reads.when(file, at, change["gap"], change["within"])
     if kind == "cut":
         return changing(source, f"{when} cut {file} {at}")
@@ -153,8 +156,8 @@ def other_values(folder, flip):
         for box in json.loads(text)["boxes"]:
             data[box["file_offset"]] ^= flip
             values = bytes(data[box["file_offset"]:box["file_offset"] + box["bytes"]])
-            text = text.replace(f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, "sha256": "{box["sha256"]}"',
-                                f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, '
+            text = text.replace(f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, "sha256": '
+                                f'"{box["sha256"]}"', f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, '
                                 f'"sha256": "{hashlib.sha256(values).hexdigest()}"')
         file.write_bytes(data)
         receipt.write_text(text)

@@ -51,7 +51,8 @@ def some(*values):
 def sections(where):
     """Draws the settings of a profile."""
     return st.fixed_dictionaries({
-        "keys": KINDS, "process": some("keys", "session", "version", "fails", "null"), "endpoint_url": some(f"{where}_profile"),
+        "keys": KINDS, "process": some("keys", "session", "version", "fails", "null"),
+        "endpoint_url": some(f"{where}_profile"),
         "services": some("here", "here", "absent"), "addressing_style": some("path", "virtual", "auto"),
         "ignore": some("true", "True", "false"), "decoy": st.booleans(), "role": some(None, "source", "web", "bare"),
         "sso": some(None, None, "sso_start_url", "sso_session"), "quirk": some("upper", "colon", "comment", "indent")})
@@ -60,9 +61,12 @@ def sections(where):
 def environments():
     return st.fixed_dictionaries({
         "env": KINDS, "profile": some("dev", "ops", "none"), "default_profile": some(None, "dev"),
-        "credentials": st.dictionaries(st.sampled_from(["default", "dev", "ops", "profile dev"]), sections("shared"), max_size=2),
-        "config": st.dictionaries(st.sampled_from(["default", "profile dev", 'profile "ops"', "dev", "DEFAULT"]), sections("config"), max_size=3),
-        "with_services": st.booleans(), "broken": some(None, None, None, "[default]", "no delimiter", "key = 1\nkey = 2"),
+        "credentials": st.dictionaries(st.sampled_from(["default", "dev", "ops", "profile dev"]), sections("shared"),
+                                       max_size=2),
+        "config": st.dictionaries(st.sampled_from(["default", "profile dev", 'profile "ops"', "dev", "DEFAULT"]),
+                                  sections("config"), max_size=3),
+        "with_services": st.booleans(),
+        "broken": some(None, None, None, "[default]", "no delimiter", "key = 1\nkey = 2"),
         "s3": some("env_s3"), "all": some("env_all"), "ignore": some("true", "TRUE", "false"),
         "container": some("session"), "machine": some("session", "old", "404"),
         "web": some(None, "whole", "role"), "expires": st.sampled_from(["Z", "+05:30", "-08:00", ".123456+00:00"])})
@@ -74,7 +78,7 @@ def later(zone, hours=5):
     if offset:
         sign = -1 if offset[0][0] == "-" else 1
         delta = sign * datetime.timedelta(hours=int(offset[0][1:3]), minutes=int(offset[0][4:]))
-    time = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=hours) + delta
+    time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours) + delta
     return time.strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
@@ -90,11 +94,13 @@ def section(name, given, store, folder, source):
         lines["ignore_configured_endpoint_urls"] = given["ignore"]
     if given["role"]:
         lines["role_arn"] = "arn:aws:iam::123456789012:role/r"
-        lines.update({"source": {"source_profile": "default"}, "web": {"web_identity_token_file": f"{folder}/token"}}.get(given["role"], {}))
+        lines.update({"source": {"source_profile": "default"},
+                      "web": {"web_identity_token_file": f"{folder}/token"}}.get(given["role"], {}))
     if given["sso"]:
         lines.update({given["sso"]: "mine", "sso_account_id": "1", "sso_role_name": "r"})
     between = ": " if given["quirk"] == "colon" else " = "
-    text = f"[{name}]\n" + "".join(f"{key.upper() if given['quirk'] == 'upper' else key}{between}{value}\n" for key, value in lines.items())
+    text = f"[{name}]\n" + "".join(f"{key.upper() if given['quirk'] == 'upper' else key}{between}{value}\n" for key,
+                                   value in lines.items())
     if given["quirk"] == "comment":
         text = text.replace("\n", "\n  # endpoint_url = http://127.0.0.1:1/\n\n; x\n")
     if given["quirk"] == "indent":
@@ -111,14 +117,16 @@ def prepared(case, store, folder):
     """Makes the files and services of a case and returns its environment."""
     when = later(case["expires"])
     (folder / "token").write_text("web.identity.token")
-    outputs = {"keys": {"Version": 1, **keys_of("process", False)}, "session": {"Version": 1, **keys_of("process", True), "Expiration": when},
+    outputs = {"keys": {"Version": 1, **keys_of("process", False)},
+               "session": {"Version": 1, **keys_of("process", True), "Expiration": when},
                "null": {"Version": 1, **keys_of("process", False), "SessionToken": None, "Expiration": None},
                "version": {"Version": 2, **keys_of("process", False)}}
     for name, output in outputs.items():
         (folder / name).write_text(f"cat <<'END'\n{json.dumps(output)}\nEND\n")
     (folder / "fails").write_text("exit 3\n")
     for file in ("credentials", "config"):
-        text = "".join(section(name, given, store, folder, f"{file}{number}") for number, (name, given) in enumerate(case[file].items()))
+        text = "".join(section(name, given, store, folder, f"{file}{number}") for number,
+                       (name, given) in enumerate(case[file].items()))
         if file == "config":
             if case["with_services"]:
                 text += f"[services here]\nsqs =\n  endpoint_url = {store.url}/decoy\ns3 =\n  endpoint_url = {store.url}/services\n"
@@ -136,14 +144,18 @@ def prepared(case, store, folder):
                            f"<AccessKeyId>{xml['AccessKeyId']}</AccessKeyId><SecretAccessKey>{xml['SecretAccessKey']}</SecretAccessKey>"
                            f"<SessionToken>{xml['Token']}</SessionToken><Expiration>{when}</Expiration></Credentials>"
                            "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>")}
-    env = {"HOME": str(folder), "PATH": os.environ["PATH"], "AWS_CONFIG_FILE": "~/config", "AWS_SHARED_CREDENTIALS_FILE": "$HOME/credentials",
-           "AWS_DEFAULT_REGION": REGION, "AWS_MAX_ATTEMPTS": "1", "https_proxy": store.url, "AWS_ENDPOINT_URL_STS": f"{store.url}/sts",
-           "AWS_EC2_METADATA_DISABLED": "false" if case["machine"] else "TRUE", "AWS_EC2_METADATA_SERVICE_ENDPOINT": store.url}
+    env = {"HOME": str(folder), "PATH": os.environ["PATH"], "AWS_CONFIG_FILE": "~/config",
+           "AWS_SHARED_CREDENTIALS_FILE": "$HOME/credentials",
+           "AWS_DEFAULT_REGION": REGION, "AWS_MAX_ATTEMPTS": "1", "https_proxy": store.url,
+           "AWS_ENDPOINT_URL_STS": f"{store.url}/sts",
+           "AWS_EC2_METADATA_DISABLED": "false" if case["machine"] else "TRUE",
+           "AWS_EC2_METADATA_SERVICE_ENDPOINT": store.url}
     names = {"aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
              "aws_session_token": "AWS_SESSION_TOKEN", "aws_security_token": "AWS_SECURITY_TOKEN"}
     env.update({names[key]: value for key, value in in_file("env", case["env"]).items()})
     for name, key, form in (("AWS_PROFILE", "profile", "{}"), ("AWS_DEFAULT_PROFILE", "default_profile", "{}"),
-                            ("AWS_ENDPOINT_URL_S3", "s3", store.url + "/{}"), ("AWS_ENDPOINT_URL", "all", store.url + "/{}"),
+                            ("AWS_ENDPOINT_URL_S3", "s3", store.url + "/{}"),
+                            ("AWS_ENDPOINT_URL", "all", store.url + "/{}"),
                             ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "ignore", "{}")):
         if case[key]:
             env[name] = form.format(case[key])
@@ -196,7 +208,8 @@ def test_random_credentials_are_resolved_like_botocore(store, case):
         env = prepared(case, store, pathlib.Path(scratch))
         method, keys, url = botocore_request(env)
         store.asked = []
-        done = subprocess.run([BINARY, "status", "s3://bucket/a"], env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([BINARY, "status", "s3://bucket/a"], env=env, capture_output=True, text=True, timeout=60,
+                              check=False)
     # A proxy sees the hosts of AWS; STS is a credential service.
     sent = [request for request in store.asked if request.path.endswith("/plan.json")
             or (request.method == "CONNECT" and not request.target.startswith("sts."))]

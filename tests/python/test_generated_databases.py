@@ -23,7 +23,8 @@ DRIVERS = ["zarr", "zarr3", "sharded"]
 @st.composite
 def arrays(draw):
     """Draws names, types, shapes and chunks of arrays, and a seed for their bits."""
-    names = draw(st.lists(st.sampled_from(["params.a", "params.layers.0.kernel", "b", "params.layers.10.kernel", "step_size"]),
+    names = draw(st.lists(st.sampled_from(["params.a", "params.layers.0.kernel", "b", "params.layers.10.kernel",
+                                           "step_size"]),
                           min_size=1, max_size=5, unique=True))
     forms = {}
     for name in names:
@@ -59,7 +60,8 @@ def description(driver, compressed, dtype, shape, chunk, parts, fill):
             "chunk_shape": chunk, "codecs": codecs,
             "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
             "index_location": "start" if sum(shape) % 2 else "end"}}]
-    return {"shape": shape, "data_type": dtype, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
+    return {"shape": shape, "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs, "fill_value": fill}
 
 
@@ -82,7 +84,8 @@ def write(folder, driver, compressed, forms, seed, config, rows=None):
         if config is None:
             store = {**base, "path": f"{folder}/{name}/"}
         spec = {"driver": "zarr" if driver == "zarr" else "zarr3", "kvstore": store,
-                "metadata": description(driver, compressed, dtype, shape, chunk, parts, False if dtype == "bool" else 0),
+                "metadata": description(driver, compressed, dtype, shape, chunk, parts,
+                                        False if dtype == "bool" else 0),
                 "store_data_equal_to_fill_value": rows is None}
         if config is not None:
             spec["path"] = f"{name}/"
@@ -142,7 +145,8 @@ def test_random_orbax_checkpoints_are_read(case):
     tree = {name: random_values(dtype, shape, bits) for name, (dtype, shape, _, _) in forms.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
-        ocp.PyTreeCheckpointer(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3, use_compression=use_compression).save(folder, tree)
+        ocp.PyTreeCheckpointer(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3, use_compression=use_compression).save(folder,
+                                                                                                               tree)
         wanted = {n: hashlib.sha256(values.tobytes()).hexdigest() for n, values in tree.items()}
         assert tensor_digests(folder) == wanted
         run_ok("convert", folder, "--to", "safetensors", "-o", pathlib.Path(name) / "out", "-q")

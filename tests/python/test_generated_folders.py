@@ -25,12 +25,13 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
           "u64": torch.uint64, "bool": torch.bool}
 # Orbax gets arrays of NumPy.
 OF_NUMPY = {"bf16": ml_dtypes.bfloat16, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
-PLAIN = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?", **{f"{k}{8 * n}": f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)}}
+PLAIN = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?",
+         **{f"{k}{8 * n}": f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)}}
 WRITERS = ["safetensors", "sharded", "bin", "pt", "legacy", "dcp", "run", "zarr"]
 FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "hdf5"]
 # Names that specs cannot have, and the names that each format can hold.
-ODD = ["a b", "x<y>.w", "µ.gewicht", "层.0.重み", "a:b#c", "enc/dec.w", "100%25", "q?*[x].w", "it's \"so\"", "back\\slash", "é.w..x",
-       "-o", " ", "~", "__metadata", "$HOME.`w`"]
+ODD = ["a b", "x<y>.w", "µ.gewicht", "层.0.重み", "a:b#c", "enc/dec.w", "100%25", "q?*[x].w", "it's \"so\"", "back\\slash",
+       "é.w..x", "-o", " ", "~", "__metadata", "$HOME.`w`"]
 CARRIED = {"hdf5": re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII), "zarr": re.compile("[^/]+")}
 
 
@@ -87,7 +88,8 @@ def write(writer, forms, state, folder):
     elif writer == "dcp":
         dcp.save(dict(state), checkpoint_id=path)
     elif writer == "run":
-        dcp.save({"model": state, "optim": {"state": {"w": {"exp_avg": torch.zeros(3)}}}, "step": 5}, checkpoint_id=path)
+        dcp.save({"model": state, "optim": {"state": {"w": {"exp_avg": torch.zeros(3)}}}, "step": 5},
+                 checkpoint_id=path)
     else:
         tree = {name: np.frombuffer(bytes_of(t), OF_NUMPY.get(forms[name][0]) or PLAIN[forms[name][0]])
                 .reshape(t.shape) for name, t in state.items()}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support import run_tool
 from test_sharding import ask, preset_of
 
-CASES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.sampled_from([1, 2, 4, 8, 16])), min_size=12, max_size=12)
+CASES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.sampled_from([1, 2, 4, 8, 16])), min_size=12,
+                 max_size=12)
 
 
 @generated(1)  # The packages take a minute to import.

@@ -18,8 +18,8 @@ torch = client_of("torch")
 dcp = client_of("torch.distributed.checkpoint")
 
 FORGED = "shardinit: `s` is whole"
-HOSTILE = ["\x1b]0;owned\x07", "\x1b[2J", "\x1b[31m", "\x9b2J", "\x7f", "\r", "\b\b", "\u202e", "\u2066", "\u200b", "\u2028",
-           "\ufeff", "\u00ad", "\U000e0041", f"\n{FORGED}\n", "\t", "\0"]
+HOSTILE = ["\x1b]0;owned\x07", "\x1b[2J", "\x1b[31m", "\x9b2J", "\x7f", "\r", "\b\b", "\u202e", "\u2066", "\u200b",
+           "\u2028", "\ufeff", "\u00ad", "\U000e0041", f"\n{FORGED}\n", "\t", "\0"]
 # Characters that the tool never prints, apart from its colours, which are off here. Tab and newline are allowed.
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
                     "\U000e0000-\U000e007f]")
@@ -27,7 +27,8 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028
 
 @strategies.composite
 def names(draw):
-    parts = draw(strategies.lists(strategies.sampled_from([*HOSTILE, "w", ".", "é", "layers.0", "`", "\\", "}"]), min_size=1, max_size=5))
+    parts = draw(strategies.lists(strategies.sampled_from([*HOSTILE, "w", ".", "é", "layers.0", "`", "\\", "}"]),
+                                  min_size=1, max_size=5))
     return "".join(parts)
 
 
@@ -86,7 +87,8 @@ def pytorch_class(folder, name):
 
 
 def distributed(folder, name):
-    dcp.save({"model": {name: torch.ones(1), "ok.w": torch.ones(1)}, name: {name: 1}}, checkpoint_id=folder, no_dist=True)
+    dcp.save({"model": {name: torch.ones(1), "ok.w": torch.ones(1)}, name: {name: 1}}, checkpoint_id=folder,
+             no_dist=True)
 
 
 def zarr(folder, name):
@@ -105,15 +107,19 @@ def parent(folder, name):
 
 
 def plan(folder, name):
-    (folder / "plan.json").write_text(json.dumps({"format_version": 1, "contract_version": 1, "name": name, "engine": name}))
+    (folder / "plan.json").write_text(json.dumps({"format_version": 1, "contract_version": 1, "name": name,
+                                                  "engine": name}))
     (folder / "manifest.json").write_text(json.dumps({name: name}))
 
 
-PLACES = [tensor_name, type_name, metadata, index, shard, config, record, pytorch, pytorch_class, distributed, zarr, parent, plan]
-COMMANDS = [["inspect", "s"], ["digest", "s"], ["stats", "s"], ["diff", "s", "whole"], ["diff", "whole", "s", "--values"],
+PLACES = [tensor_name, type_name, metadata, index, shard, config, record, pytorch, pytorch_class, distributed, zarr,
+          parent, plan]
+COMMANDS = [["inspect", "s"], ["digest", "s"], ["stats", "s"], ["diff", "s", "whole"],
+            ["diff", "whole", "s", "--values"],
             ["verify", "s"], ["verify", "s", "--spec", "spec.yaml"], ["convert", "s", "--to", "dcp", "-o", "out"],
             ["convert", "s", "--to", "zarr", "-o", "out"], ["status", "s"], ["import", "s/config.json"],
-            ["stats", "s", "--spec", "spec.yaml"], ["convert", "s", "--to", "safetensors", "-o", "out", "--from-layout", "hub"]]
+            ["stats", "s", "--spec", "spec.yaml"],
+            ["convert", "s", "--to", "safetensors", "-o", "out", "--from-layout", "hub"]]
 
 
 @generated(40)
@@ -122,7 +128,8 @@ def test_commands_escape_random_hostile_names(name, place, start, tmp_path_facto
     folder = tmp_path_factory.mktemp("names")
     (folder / "s").mkdir(), (folder / "whole").mkdir()
     safetensors(folder / "whole/model.safetensors", [("ok.w", "F32")])
-    (folder / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {ok: {w: {shape: [1], init: ones}}}\n")
+    (folder / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\n"
+                                      "modules: {ok: {w: {shape: [1], init: ones}}}\n")
     try:
         place(folder / "s", name)
     except (ValueError, UnicodeEncodeError, OSError):

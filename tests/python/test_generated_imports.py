@@ -76,7 +76,8 @@ def files(draw):
         elif change == "nest" and field in given:
             given.setdefault("text_config", {})[field] = given.pop(field)
         elif change == "set" and field == "dtype":
-            given[draw(st.sampled_from(["dtype", "torch_dtype"]))] = draw(st.sampled_from(["float32", "bfloat16", "float16"]))
+            given[draw(st.sampled_from(["dtype", "torch_dtype"]))] = draw(st.sampled_from(["float32", "bfloat16",
+                                                                                           "float16"]))
         else:
             like = given.get(field) if given.get(field) is not None else getattr(default, field, None)
             given[field] = draw(values_like(like))

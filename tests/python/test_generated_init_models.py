@@ -42,7 +42,8 @@ PARTS = st.one_of(
     st.tuples(st.just("conv"), WIDTHS, st.sampled_from([1, 3])))
 MODELS = st.fixed_dictionaries({
     "layers": st.lists(st.lists(PARTS, min_size=1, max_size=2), max_size=3), "rest": st.lists(PARTS, max_size=2),
-    "tied": st.booleans(), "again": st.booleans(), "dtype": st.sampled_from(["float32", "float32", "bfloat16", "float64"])})
+    "tied": st.booleans(), "again": st.booleans(),
+    "dtype": st.sampled_from(["float32", "float32", "bfloat16", "float64"])})
 MESHES = st.sampled_from([(1,), (2,), (3,), (4,), (2, 2), (1, 3), (2, 1), (8,)])
 
 
@@ -165,7 +166,8 @@ def make_tree_function(tree):
         for n, (name, (kind, rows, columns)) in enumerate(tree.items()):
             shape, at = (8 * rows, columns), jax.random.fold_in(key, n)
             made[name] = {
-                "uniform": lambda: jax.random.uniform(at, shape, minval=-1), "constant": lambda: jax.numpy.full(shape, 0.3),
+                "uniform": lambda: jax.random.uniform(at, shape, minval=-1),
+                "constant": lambda: jax.numpy.full(shape, 0.3),
                 "normal": lambda: jax.random.normal(at, shape, jax.numpy.bfloat16),
                 "iota": lambda: jax.numpy.arange(float(math.prod(shape))).reshape(shape)}[kind]()
         return made

@@ -88,7 +88,8 @@ def arrays(draw, shape, dtype, depth=3):
     below = lambda shape=shape, dtype=dtype: draw(arrays(shape, dtype, depth - 1))
     kinds = ["scale", "shift", "negate", "cast", "square", "sum", "masked"]
     if shape:
-        kinds += ["reshape", "slice", "step", "reverse", "joined", "set", "scan", "carried", "loop", "mapped", "stack", "row"]
+        kinds += ["reshape", "slice", "step", "reverse", "joined", "set", "scan", "carried", "loop", "mapped", "stack",
+                  "row"]
     if len(shape) > 1:
         kinds += ["transpose", "split"]
     kind = draw(st.sampled_from(kinds))
@@ -260,12 +261,14 @@ def is_near(made, real):
 
 
 REASONS = re.compile("|".join((
-    "no expression follows what is made of a random key", "no expression has this operation", "a spec has no number inf",
-    "one random number is used twice", "one random number is in several elements", "some of its random numbers are also",
+    "no expression follows what is made of a random key", "no expression has this operation",
+    "a spec has no number inf",
+    "one random number is used twice", "one random number is in several elements",
+    "some of its random numbers are also",
     "its key has also drawn other numbers", "its expression has", "numbers from outside", "elements of \\d+ keys",
     "only one of its", "elements in another order than a slice's", "a part of", "elements at several places",
-    "numbers of several draws", "XLA makes other numbers of f16", "elements are in another order", "bits of whole numbers",
-    "is too large for")))
+    "numbers of several draws", "XLA makes other numbers of f16", "elements are in another order",
+    "bits of whole numbers", "is too large for")))
 
 
 def captured(tree, engine, seed, counts):

@@ -15,13 +15,14 @@ from lying_store import contents, listing, lying_store
 from support import BINARY
 
 # Other objects that may be next to a model, but do not belong to it.
-ODD = ["..", "./x", "../x", "a//b", "/", "new\nline", "tab\t.txt", "x" * 950, "folder/", "part-0.safetensors/", "part-0.safetensors/x",
-       "ü", "\u202etxt.x", "a%2Fb", "a+b", "$folder$", "-rf", "a\\b", "\x7f", "\x01", "<Key>", "&amp;", "'\"", "_SUCCESS",
-       ".cache/huggingface/x.lock", "logs/events.out", "a b", "zz/\n/y"]
+ODD = ["..", "./x", "../x", "a//b", "/", "new\nline", "tab\t.txt", "x" * 950, "folder/", "part-0.safetensors/",
+       "part-0.safetensors/x",
+       "ü", "\u202etxt.x", "a%2Fb", "a+b", "$folder$", "-rf", "a\\b", "\x7f", "\x01", "<Key>", "&amp;", "'\"",
+       "_SUCCESS", ".cache/huggingface/x.lock", "logs/events.out", "a b", "zz/\n/y"]
 CUT, END = "<IsTruncated>true</IsTruncated>", "<IsTruncated>false</IsTruncated>"
 # Ways in which a list can differ from a complete, ordered one.
-FAULTS = ["no token", "same token", "first token", "again", "for ever", "back", "outside", "group", "both", "flag", "torn", "html",
-          "no size", "encoding", "empty token"]
+FAULTS = ["no token", "same token", "first token", "again", "for ever", "back", "outside", "group", "both", "flag",
+          "torn", "html", "no size", "encoding", "empty token"]
 
 
 def token(number):
@@ -90,15 +91,17 @@ def test_convert_handles_random_bucket_listings(store, case):
     keys = [key for page in case["pages"] for key in page]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
-        store.objects = {key: b"junk" for key in keys}
+        store.objects = dict.fromkeys(keys, b"junk")
         for number in range(case["models"]):
             file = folder / "file"
             safetensors.numpy.save_file({f"w{number}": np.full(3, number, np.float32)}, file)
             store.objects[f"p/part-{number}.safetensors"] = file.read_bytes()
         store.pages, store.asked = answers(case, store.objects), []
-        done = subprocess.run([BINARY, "convert", "s3://bucket/p", "--to", "safetensors", "-o", folder / "out"], cwd=folder,
+        done = subprocess.run([BINARY, "convert", "s3://bucket/p", "--to", "safetensors", "-o", folder / "out"],
+                              cwd=folder,
                               env={**{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-                                   "AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "secret",
+                                   "AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": "AKID",
+                                   "AWS_SECRET_ACCESS_KEY": "secret",
                                    "AWS_REGION": "eu-west-1", "AWS_MAX_ATTEMPTS": "1", "HOME": scratch},
                               capture_output=True, text=True, timeout=120, check=False)
         assert len(store.asked) < 200
@@ -107,7 +110,8 @@ def test_convert_handles_random_bucket_listings(store, case):
             made = {}
             for file in (folder / "out").glob("*.safetensors"):
                 made.update(safetensors.numpy.load_file(file))
-            assert {name: value.tolist() for name, value in made.items()} == {f"w{n}": [n] * 3 for n in range(case["models"])}
+            assert {name: value.tolist() for name, value in made.items()} == {f"w{n}": [n] * 3
+                                                                              for n in range(case["models"])}
         else:
             assert done.returncode in (2, 3) and "cannot list `s3://bucket/p/`: " in done.stderr, done
             assert not (folder / "out").exists()

@@ -28,8 +28,8 @@ ocp = client_of("orbax.checkpoint")
 WRAPPERS = ["", "model", "module", "state_dict", "model_state_dict", "net", "network", "ema", "teacher", "student",
             "generator", "netG", "params", "params_ema", "weights", "ema_state_dict", "app.model", "state.model",
             "fsdp_checkpoint.model", "checkpoint.state_dict", "run7.model", "app.model.module"]
-OPTIMIZERS = ["optim", "optimizer", "optimizers", "optimizer_0", "optimizer_state_dict", "optimizer_states", "opt_state",
-              "chained_0.optimizer", "g_optim", "optimizerG", "last_optimizer_state"]
+OPTIMIZERS = ["optim", "optimizer", "optimizers", "optimizer_0", "optimizer_state_dict", "optimizer_states",
+              "opt_state", "chained_0.optimizer", "g_optim", "optimizerG", "last_optimizer_state"]
 # Only their contents show that they hold an optimizer.
 UNNAMED = ["opt", "solver", "extra", "0"]
 COPIES = ["ema", "model_ema", "state_dict_ema", "best_model", "teacher", "discriminator"]
@@ -61,15 +61,18 @@ def make_state(kind, weights):
     return state
 
 
-KINDS = [kind + by for kind in ("adamw", "amsgrad", "momentum", "sgd", "adagrad", "adadelta", "rmsprop", "adamax", "nadam")
+KINDS = [kind + by for kind in ("adamw", "amsgrad", "momentum", "sgd", "adagrad", "adadelta", "rmsprop", "adamax",
+                                "nadam")
          for by in ("", "-by-name")]
 OTHERS = {  # next to a model, but not part of it
     "best_val_loss": torch.tensor(1.5), "best_acc1": torch.tensor(70.0), "rng_state": torch.get_rng_state(),
     "cuda_rng_state": [torch.zeros(16, dtype=torch.uint8)], "rng": [{"torch": torch.get_rng_state(), "python": [3, 4]}],
     "epoch": 3, "step": torch.tensor(10), "iteration": 7, "lr_scheduler": {"last_epoch": 3, "_last_lr": [0.1]},
     "lr_schedulers": [{"base_lrs": [torch.tensor(0.1)]}], "scaler": {"scale": torch.tensor(65536.0), "growth": 2},
-    "args": {"lr": 0.1, "tensor_model_parallel_size": 1}, "loss_history": torch.ones(5), "train_state": {"step": torch.tensor(3)},
-    "dataloader": {"seen": torch.tensor([3, 4])}, "class_weights": torch.ones(4), "callbacks": {"early": {"best": torch.tensor(0.5)}},
+    "args": {"lr": 0.1, "tensor_model_parallel_size": 1}, "loss_history": torch.ones(5),
+          "train_state": {"step": torch.tensor(3)},
+    "dataloader": {"seen": torch.tensor([3, 4])}, "class_weights": torch.ones(4),
+          "callbacks": {"early": {"best": torch.tensor(0.5)}},
 }
 
 
@@ -102,7 +105,8 @@ def cases(draw):
         (draw(st.sampled_from(OPTIMIZERS + (UNNAMED if form != "zarr" else []))), draw(st.sampled_from(KINDS)))]
     others = draw(st.lists(st.sampled_from(sorted(OTHERS)), max_size=3, unique=True))
     copy = draw(st.sampled_from([None, None, None, *COPIES]))
-    names = draw(st.lists(st.sampled_from(["layers.0.up.weight", "layers.0.up.bias", "norm.weight", "embed.weight", "head.bias"]),
+    names = draw(st.lists(st.sampled_from(["layers.0.up.weight", "layers.0.up.bias", "norm.weight", "embed.weight",
+                                           "head.bias"]),
                           min_size=1, max_size=4, unique=True))
     return {"form": form, "wrapper": wrapper, "at": at, "optimizers": optimizers, "others": others, "copy": copy,
             "names": sorted({*names, "head.weight"}), "seed": draw(st.integers(0, 1 << 30))}
@@ -116,10 +120,11 @@ def can_be_known(case):
     if form in ("safetensors", "zarr", "names") and not optimizers:
         return not wrapper and not case["others"] and not case["copy"]  # Only the names are available.
     if form == "safetensors":  # Only an optimizer's own tensors reveal it.
-        return optimizers[0][1].split("-")[0] in ("adamw", "amsgrad", "momentum", "adadelta", "rmsprop", "adamax", "nadam") \
-            and not case["others"] and wrapper.count(".") < 2
+        known = ("adamw", "amsgrad", "momentum", "adadelta", "rmsprop", "adamax", "nadam")
+        return optimizers[0][1].split("-")[0] in known and not case["others"] and wrapper.count(".") < 2
     if form in ("names", "zarr"):
-        return optimizers[0][0] in OPTIMIZERS and (form == "names" or not optimizers[0][1].startswith("sgd")) and not {"class_weights", "loss_history"} & {*case["others"]} and wrapper.count(".") < 2
+        return optimizers[0][0] in OPTIMIZERS and (form == "names" or not optimizers[0][1].startswith("sgd")) \
+            and not {"class_weights", "loss_history"} & {*case["others"]} and wrapper.count(".") < 2
     if not wrapper:  # Tensors of a run count as the model's unless an optimizer shows a run.
         return not {"class_weights", "loss_history"} & {*case["others"]} and not case["copy"] and (
             bool(optimizers) or not case["others"])
@@ -193,7 +198,8 @@ def test_generated_models_are_found_in_folders_of_a_run(case):
             assert sum(of["tensors"] for of in shown["others"].values()) + len(weights) == count
         elif case["wrapper"]:
             parts = {case["wrapper"]: weights, case["at"] + case["copy"]: copy}
-            for command in (["inspect", path], ["digest", path], ["convert", path, "--to", "dcp", "-o", folder / "out"]):
+            for command in (["inspect", path], ["digest", path],
+                            ["convert", path, "--to", "dcp", "-o", folder / "out"]):
                 result = run_tool(*command)
                 assert result.returncode == 5 and all(f"`{part}`" in result.stderr for part in parts), (result, parts)
                 assert "--part-of-file" in result.stderr and not (folder / "out").exists()
@@ -210,7 +216,8 @@ def test_inspect_reads_optimizer_state_on_request(tmp_path):
     weights = random_weights(1, ["a.weight", "b.bias"])
     torch.save({"model": weights, "optimizer": make_state("adamw-by-name", weights), "epoch": 3}, tmp_path / "in.pt")
     shown = run_json("inspect", tmp_path / "in.pt", "--part-of-file", "optimizer.state")
-    assert {t["path"] for t in shown["tensors"]} == {f"{n}.{s}" for n in weights for s in ("exp_avg", "exp_avg_sq", "step")}
+    assert {t["path"] for t in shown["tensors"]} == {f"{n}.{s}" for n in weights
+                                                     for s in ("exp_avg", "exp_avg_sq", "step")}
     assert shown["part"] == "optimizer.state" and shown["others"]["model"] == {
         "entries": 2, "tensors": 2, "elements": 10, "bytes": 40}
     assert json.dumps(shown["others"]["epoch"]) == '{"entries": 1, "tensors": 0, "elements": 0, "bytes": 0}'
@@ -277,8 +284,10 @@ def test_one_ranks_file_is_rejected_by_its_content(tmp_path):
             assert result.returncode == (0 if size == 1 else 5)
             assert size == 1 or f"`args.{name}_model_parallel_size` is 2" in result.stderr
     shapes = [{name: t.shape for name, t in weights.items()}]
-    for stage, module in ((1, weights), (3, {**{n: torch.empty(0) for n in weights}, "mean": torch.ones(3)}), (3, {"mean": torch.ones(3)})):
-        torch.save({"module": module, "param_shapes": shapes, "ds_config": {}, "optimizer": None}, tmp_path / "model_states.pt")
+    for stage, module in ((1, weights), (3, {**{n: torch.empty(0) for n in weights}, "mean": torch.ones(3)}),
+                          (3, {"mean": torch.ones(3)})):
+        torch.save({"module": module, "param_shapes": shapes, "ds_config": {}, "optimizer": None},
+                   tmp_path / "model_states.pt")
         result = run_tool("digest", tmp_path / "model_states.pt")
         assert result.returncode == (0 if stage == 1 else 5) and (stage == 1 or "zero_to_fp32.py" in result.stderr)
     torch.save({"module": weights, "mp_world_size": 2}, tmp_path / "in.pt")
@@ -296,14 +305,17 @@ def test_one_ranks_file_is_rejected_by_its_content(tmp_path):
     ({"tok_embeddings": (10, 4), "layers.0.attention.wo": (8, 4)}, {"dim": 8, "n_heads": 2}, False),  # Llama 2
     ({"tok_embeddings": (5, 8), "layers.0.attention.wo": (8, 4)}, {"dim": 8, "n_heads": 2}, False),  # Llama 3
     ({"tok_embeddings": (5, 8), "layers.0.attention.wo": (8, 4)}, None, False),
-    ({"tok_embeddings": (10, 8), "layers.0.attention.wo": (8, 6)}, {"dim": 8, "n_heads": 2, "head_dim": 3}, True)])  # Mistral Nemo
+    # Mistral Nemo
+    ({"tok_embeddings": (10, 8), "layers.0.attention.wo": (8, 6)}, {"dim": 8, "n_heads": 2, "head_dim": 3}, True)])
 def test_one_shard_of_a_meta_checkpoint_is_rejected(tmp_path, shapes, params, is_whole):
-    torch.save({**{f"{name}.weight": torch.ones(shape) for name, shape in shapes.items()}, "norm.weight": torch.ones(8)},
+    torch.save({**{f"{name}.weight": torch.ones(shape) for name, shape in shapes.items()},
+                "norm.weight": torch.ones(8)},
                tmp_path / "consolidated.00.pth")
     if params:
         (tmp_path / "params.json").write_text(json.dumps(params))
     result = run_tool("digest", tmp_path / "consolidated.00.pth")
-    assert result.returncode == (0 if is_whole else 5) and (is_whole or "convert_llama_weights_to_hf.py" in result.stderr)
+    assert result.returncode == (0 if is_whole else 5) and (is_whole
+                                                                or "convert_llama_weights_to_hf.py" in result.stderr)
 
 
 def save_parts(rank, folder):
@@ -314,7 +326,8 @@ def save_parts(rank, folder):
     fsdp = torch.distributed.fsdp
     layer = torch.nn.Linear(4, 4)
     fsdp.fully_shard(layer, mesh=mesh)
-    states = {"fsdp2": layer.state_dict(), "optimizer": {"model": random_weights(1, ["a.weight"]), "optimizer": layer.state_dict()}}
+    states = {"fsdp2": layer.state_dict(),
+              "optimizer": {"model": random_weights(1, ["a.weight"]), "optimizer": layer.state_dict()}}
     wrapped = fsdp.FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=torch.device("cpu"))
     for kind in ("LOCAL_STATE_DICT", "SHARDED_STATE_DICT"):
         with fsdp.FullyShardedDataParallel.state_dict_type(wrapped, getattr(fsdp.StateDictType, kind)):
@@ -328,9 +341,10 @@ def save_parts(rank, folder):
 
 def test_one_rank_of_sharded_tensors_is_rejected(tmp_path):
     torch.multiprocessing.spawn(save_parts, (str(tmp_path),), nprocs=2)
-    for name, words in (("fsdp2", "DTensor"), ("local_state_dict", "ShardedTensor"), ("sharded_state_dict", "ShardedTensor"),
-                        ("parameters", "")):
+    for name, words in (("fsdp2", "DTensor"), ("local_state_dict", "ShardedTensor"),
+                        ("sharded_state_dict", "ShardedTensor"), ("parameters", "")):
         result = run_tool("digest", tmp_path / f"{name}.pt")
         assert result.returncode == 5 and words in result.stderr, result
     # Parts that are not read may be of any kind.
-    assert [line.split()[1] for line in run_ok("digest", tmp_path / "optimizer.pt").stdout.splitlines()] == ["a.weight", "(model)"]
+    assert [line.split()[1] for line in run_ok("digest", tmp_path / "optimizer.pt").stdout.splitlines()] == ["a.weight",
+                                                                                                             "(model)"]

@@ -5,9 +5,7 @@ prefixes, old names, buffers and tied copies do.
 `from_pretrained` knows the names, it must load the same tensors."""
 
 import functools
-import json
 import pathlib
-import shutil
 import tempfile
 
 from clients import client_of
@@ -22,9 +20,10 @@ dcp = client_of("torch.distributed.checkpoint")
 
 from test_import import FAMILIES
 
-PREFIXES = ["", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "_fsdp_wrapped_module.", "_forward_module.",
-            "net.", "model.", "student.backbone."]
-INNER = ["", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "_fsdp_wrapped_module._checkpoint_wrapped_module."]
+PREFIXES = ["", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "_fsdp_wrapped_module.",
+            "_forward_module.", "net.", "model.", "student.backbone."]
+INNER = ["", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.",
+         "_fsdp_wrapped_module._checkpoint_wrapped_module."]
 # Family → path of its embedding table, unless it is `model.embed_tokens.weight`.
 TABLES = {"bert": "bert.embeddings.word_embeddings.weight", "gpt2": "transformer.wte.weight", "t5": "shared.weight"}
 

@@ -28,7 +28,8 @@ FOLDERS = {
     "reshard": ["reshard", "source", "--mesh", "a=1", "-o"],
     "program --kinds": ["program", "spec.yaml", "--kinds", "-o"],
 }
-KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard link to an input", "folder", "full folder",
+KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard link to an input", "folder",
+         "full folder",
          "FIFO", "socket", "null", "full", "stdout", "closed stdout", "no folder", "below a file", "loop", "store",
          "checkpoint", "export"]
 
@@ -118,8 +119,8 @@ def judge(case, before, after, done, target):
         assert all(path not in before for path in changed), (changed, done)
         assert name in FOLDERS or not changed, changed
         assert "hint: " in done.stderr or done.returncode == 3, done.stderr
-    if kind in ("mine", "another option's", "input", "hard link to an input", "loop", "store", "below a file", "full folder",
-                "closed stdout", "full"):
+    if kind in ("mine", "another option's", "input", "hard link to an input", "loop", "store", "below a file",
+                "full folder", "closed stdout", "full"):
         same = kind == "another option's" and case["other"] == name
         may = same or (case["force"] and kind in ("mine", "another option's"))
         assert (done.returncode == 0) == may, (kind, done)

@@ -21,7 +21,8 @@ def tensors(draw):
                            st.sampled_from([[260, 520], [40, 9000], [3, 40, 700], [70000]])))
     axes = draw(st.lists(st.sampled_from([*AXES, None]), min_size=len(shape), max_size=len(shape),
                          unique_by=lambda axis: axis or object()))
-    return {"shape": shape, "shard": axes, "init": {"normal": {"std": 1}}, "dtype": draw(st.sampled_from(["f32", "bf16", "f64"]))}
+    return {"shape": shape, "shard": axes, "init": {"normal": {"std": 1}},
+            "dtype": draw(st.sampled_from(["f32", "bf16", "f64"]))}
 
 
 @st.composite
@@ -59,15 +60,17 @@ def test_convert_in_parts_equals_one_run(case):
         folder = pathlib.Path(name)
         spec = folder / "spec.yaml"
         spec.write_text(json.dumps({
-            "shardinit": 1, "name": "m", "uneven": "chunk", "replicas": case["replicas"], "mesh": {"axes": case["mesh"]},
-            "modules": {f"t{n}": tensor for n, tensor in enumerate(case["tensors"])}, "layouts": {"other": layout_views(case)}}))
+            "shardinit": 1, "name": "m", "uneven": "chunk", "replicas": case["replicas"],
+            "mesh": {"axes": case["mesh"]},
+            "modules": {f"t{n}": tensor for n, tensor in enumerate(case["tensors"])},
+            "layouts": {"other": layout_views(case)}}))
         size = ["--max-shard-size", case["shard_size"]] if case["from"] == "safetensors" else []
         run_ok("export", spec, "--to", case["from"], *size, "-o", folder / "from")
         (folder / "from/shardinit-export.json").unlink()
         layout = ["--layout", "other"] if case["layout"] else []
         size = ["--max-shard-size", case["shard_size"]] if case["to"] == "safetensors" else []
-        command = ["convert", folder / "from", "--to", case["to"], "--spec", spec, *layout, *size, "--memory", case["memory"],
-                   "--jobs", case["jobs"]]
+        command = ["convert", folder / "from", "--to", case["to"], "--spec", spec, *layout, *size, "--memory",
+                   case["memory"], "--jobs", case["jobs"]]
         run_ok(*command, "-o", folder / "one")
         for part in range(case["parts"]):
             run_ok(*command, "-o", folder / "to", "--part", f"{part}/{case['parts']}")

@@ -43,7 +43,8 @@ def megatron_settings(draw):
     said = {name: draw(strategies.booleans()) for name in ("first", "last", "embedding", "loss")}
     way = draw(strategies.sampled_from(["even", "ranks", "ranks", "ranks", "parts", "layout", "any"]))
     is_said = {name: said[name] and way in ways for name, ways in
-               {"first": ["ranks", "any"], "last": ["ranks", "any"], "embedding": ["parts", "any"], "loss": ["parts", "any"]}.items()}
+               {"first": ["ranks", "any"], "last": ["ranks", "any"], "embedding": ["parts", "any"],
+                "loss": ["parts", "any"]}.items()}
     sizes = [middle] * pipe
     for end, name in (0, "first"), (-1, "last"):
         if is_said[name]:

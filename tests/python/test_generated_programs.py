@@ -24,11 +24,13 @@ client_of("jax")
 MESHES = [{"a": 8}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "0", "-0", "1", "normal()", "uniform()"]
 # Forms of expressions; each is defined for all numbers.
-FORMS = ["tanh({})", "sin({})", "cos({})", "abs({})", "floor({})", "-({})", "f32({})", "bf16(tanh({}))", "f16(tanh({}))",
-         "exp(tanh({}))", "expm1(tanh({}))", "sqrt(abs({}))", "log(abs({}) + 1)", "log1p(abs({}))", "erf_inv(tanh({}) * 0.75)",
+FORMS = ["tanh({})", "sin({})", "cos({})", "abs({})", "floor({})", "-({})", "f32({})", "bf16(tanh({}))",
+         "f16(tanh({}))",
+         "exp(tanh({}))", "expm1(tanh({}))", "sqrt(abs({}))", "log(abs({}) + 1)", "log1p(abs({}))",
+         "erf_inv(tanh({}) * 0.75)",
          "pow(abs({}) + 0.5, tanh({}))", "pow(tanh({}), 2)", "pow(tanh({}), 3.0)", "mod({}, 3)", "ceil_div({}, 4)",
-         "round_up({}, 4)", "({} + {})", "({} - {})", "(tanh({}) * {})", "({} / (abs({}) + 1))", "min({}, {})", "max({}, {}, 0)",
-         "clip({}, -1, {})", "where({} > {}, 1, {})", "where({} <= 0, {}, {})", "({} == {})",
+         "round_up({}, 4)", "({} + {})", "({} - {})", "(tanh({}) * {})", "({} / (abs({}) + 1))", "min({}, {})",
+         "max({}, {}, 0)", "clip({}, -1, {})", "where({} > {}, 1, {})", "where({} <= 0, {}, {})", "({} == {})",
          # Compilers may simplify these to their argument or to 0.
          "({} + 0)", "(0 - {})", "({} - -0)", "({} * 1)", "({} / 1)", "({} * 0)", "(-({}) * 0)"]
 
@@ -62,11 +64,13 @@ def tensors(draw, mesh):
     shape = draw(strategies.lists(strategies.sampled_from([1, 3, 8, 15, 16, 32]), min_size=rank, max_size=rank))
     inits = [{"normal": {"std": 0.5}}, {"uniform": {"low": -1, "high": 2}}, {"trunc_normal": {"std": 0.02}},
              {"constant": {"value": 2.5}}, {"normalized": {"axis": draw(strategies.integers(0, rank - 1))}},
-             {"expr": f"clip({draw(expressions())} + 0 * i0, -100, 100)"}, {"expr": f"clip({draw(expressions())} + 0 * i0, -100, 100)"}]
+             {"expr": f"clip({draw(expressions())} + 0 * i0, -100, 100)"},
+             {"expr": f"clip({draw(expressions())} + 0 * i0, -100, 100)"}]
     if rank == 2:
         inits += [{"sparse": {"sparsity": 0.3}}, "orthogonal"]
     return {"shape": shape, "dtype": draw(strategies.sampled_from(["f32", "f64", "bf16", "f16"])),
-            "init": draw(strategies.sampled_from(inits)), "uneven": "pad", "shard": draw(partitions(mesh, shape, False))}
+            "init": draw(strategies.sampled_from(inits)), "uneven": "pad",
+            "shard": draw(partitions(mesh, shape, False))}
 
 
 @strategies.composite
@@ -90,7 +94,8 @@ def views(draw, mesh, path, tensor):
         made = [(new, {"axis": axis, "to": new[axis], "value": 1.5, "of": path})]
     elif operation == "slice":
         cut = [0, *([shape[axis] // 2] if shape[axis] > 1 else []), shape[axis]]
-        made = [([*shape[:axis], stop - start, *shape[axis + 1:]], {"axis": axis, "start": start, "stop": stop, "of": path})
+        made = [([*shape[:axis], stop - start, *shape[axis + 1:]],
+                 {"axis": axis, "start": start, "stop": stop, "of": path})
                 for start, stop in zip(cut, cut[1:])]
     else:
         made = [([math.prod(shape)], {"shape": [math.prod(shape)], "of": path})]
@@ -125,12 +130,13 @@ def specs(draw):
     mesh = draw(strategies.sampled_from(MESHES))
     drawn = draw(layers(mesh) | separate_tensors(mesh))
     spec = {"shardinit": 1, "name": "drawn", "seed": draw(strategies.integers(0, 2**64 - 1)), "fans": "out_in",
-            "engine": draw(strategies.sampled_from(["philox4x32", "jax_threefry"])), "mesh": {"axes": mesh}, "modules": drawn}
+            "engine": draw(strategies.sampled_from(["philox4x32", "jax_threefry"])), "mesh": {"axes": mesh},
+            "modules": drawn}
     if draw(strategies.booleans()):
         stored = {}
         for path, tensor in list(drawn.items()):
             siblings, of_path = draw(views(mesh, path, tensor))
-            drawn |= {sibling: tensor for sibling in siblings}
+            drawn |= dict.fromkeys(siblings, tensor)
             stored |= of_path
         spec["layouts"] = {"other": stored}
     options = [["--arith", draw(strategies.sampled_from(["f32", "f64"]))],
@@ -152,7 +158,8 @@ def jax():
             process.stdin.flush()
             facts, = json.loads(process.stdout.readline())
             parts = np.load(out)
-            return facts, {name: [parts[f"{i}/{device}"] for device in range(8)] for i, name in enumerate(facts["names"])}
+            return facts, {name: [parts[f"{i}/{device}"] for device in range(8)] for i,
+                           name in enumerate(facts["names"])}
 
         yield run
         process.stdin.close()

@@ -19,8 +19,10 @@ from test_full_disk import SPEC
 import shardinit
 
 SCRATCH = tempfile.TemporaryDirectory()
-NASTY = [None, True, False, 0, -1, 1, 2, 7, 2**31, 2**40, 2**63 - 1, 2**64, 1.5, 1e300, "", "x", "/etc/passwd", "../x", "a/b", "\x00",
-         "f32", "f64", "bool", "ranks/rank-00000.h5", [], {}, [[]], [0], [-1], [2**62, 2**62], [1] * 70, {"": 0}, "0" * 64]
+NASTY = [None, True, False, 0, -1, 1, 2, 7, 2**31, 2**40, 2**63 - 1, 2**64, 1.5, 1e300, "", "x", "/etc/passwd", "../x",
+         "a/b", "\x00",
+         "f32", "f64", "bool", "ranks/rank-00000.h5", [], {}, [[]], [0], [-1], [2**62, 2**62], [1] * 70, {"": 0},
+         "0" * 64]
 
 
 @st.composite
@@ -28,7 +30,8 @@ def changes(draw):
     """Draws a change of a text: of its bytes, or of a place in its JSON that the numbers select."""
     if draw(st.booleans()):
         return {"at": draw(st.floats(0, 1)), "cut": draw(st.integers(0, 9)),
-                "put": draw(st.sampled_from([b"", b"0", b"-", b"\xff", b"\x00", b"}", b"[", b'"', b"9" * 30, b"[" * 3000]))}
+                "put": draw(st.sampled_from([b"", b"0", b"-", b"\xff", b"\x00", b"}", b"[", b'"', b"9" * 30,
+                                             b"[" * 3000]))}
     return {"steps": draw(st.lists(st.integers(0, 40), min_size=1, max_size=7)), "put": draw(st.sampled_from(NASTY)),
             "drops": draw(st.sampled_from([False, False, True]))}
 
@@ -89,7 +92,8 @@ def folders():
 def metadata_files(folder):
     """Returns the files that describe the elements' places."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
-                  if path.is_file() and (path.suffix in (".json", ".metadata") or path.name.startswith((".z", ".meta"))))
+                  if path.is_file() and (path.suffix in (".json", ".metadata")
+                                             or path.name.startswith((".z", ".meta"))))
 
 
 def cases():

@@ -96,11 +96,13 @@ class Drawn:
         turned = ", ".join(f"{n - 1} - i{d}" for d, n in enumerate(value.shape))
         to = self.draw.choice(list(TYPES))
         made = a * value.astype(np.float64) + b * np.flip(value).astype(np.float64)
-        self.add(path, to, rounded(made, to), f"{{expr: \"{a} * source('base', '{name}') + {b} * source('base', '{name}', {turned})\"}}")
+        self.add(path, to, rounded(made, to),
+                 f"{{expr: \"{a} * source('base', '{name}') + {b} * source('base', '{name}', {turned})\"}}")
 
     def moments(self, path):
         name, _, value = self.any(floats=True)
-        shape, a, to = [self.draw.randint(1, 9), self.draw.randint(1, 400)], self.draw.choice([0, 0.3, 2]), self.draw.choice(list(TYPES))
+        shape, a, to = [self.draw.randint(1, 9),
+                        self.draw.randint(1, 400)], self.draw.choice([0, 0.3, 2]), self.draw.choice(list(TYPES))
         elements = value.astype(np.float64).ravel().tolist()
         mean = added(elements) / len(elements)
         deviation = np.sqrt(added([(each - mean) * (each - mean) for each in elements]) / len(elements))
@@ -139,9 +141,11 @@ def test_generated_source_expressions_match_numpy(draw, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("sources")
     drawn = Drawn(draw)
     (tmp_path / "model").mkdir()
-    safetensors.numpy.save_file({name: value for name, (_, value) in drawn.model.items()}, tmp_path / "model/model.safetensors")
+    safetensors.numpy.save_file({name: value for name, (_, value) in drawn.model.items()},
+                                tmp_path / "model/model.safetensors")
     spec = tmp_path / "spec.yaml"
-    spec.write_text("shardinit: 1\nname: x\nuneven: chunk\nvars: {two: 2}\nmesh: {axes: {t: 1}}\nsources: {base: {path: model}}\nmodules:\n"
+    spec.write_text("shardinit: 1\nname: x\nuneven: chunk\nvars: {two: 2}\nmesh: {axes: {t: 1}}\n"
+                    "sources: {base: {path: model}}\nmodules:\n"
                     + "".join(f"  {line}\n" for line in drawn.lines))
     for mesh, jobs in ((1, 1), (draw.randint(2, 8), 8)):
         out = tmp_path / f"{mesh}-{jobs}"

@@ -21,7 +21,8 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.flo
           torch.int32, torch.int64, torch.uint8, torch.uint32, torch.bool]
 # Values next to a model in trainers' files.
 UNREAD = {
-    "long": 1 << 80, "negative": -(1 << 64), "very_long": 1 << 3000, "int": -1, "float": 1.5, "none": None, "complex": 1j,
+    "long": 1 << 80, "negative": -(1 << 64), "very_long": 1 << 3000, "int": -1, "float": 1.5, "none": None,
+    "complex": 1j,
     "bytes": b"\x80" * 300, "bytearray": bytearray(b"\xff" * 10), "set": {1, 2}, "frozenset": frozenset([1, (2, 3)]),
     "args": argparse.Namespace(lr=1e-3, seed=1 << 70), "path": pathlib.PurePosixPath("/a"), "text": "é\n",
     "counter": collections.Counter("aab"), "default": collections.defaultdict(list, a=[1 << 65]),
@@ -74,7 +75,8 @@ def strided(draw):
 
 def make_tensor(form, bits):
     dtype, size, shape, strides, offset = form
-    raw = torch.randint(0, 2 if dtype == torch.bool else 256, (size * dtype.itemsize,), dtype=torch.uint8, generator=bits)
+    raw = torch.randint(0, 2 if dtype == torch.bool else 256, (size * dtype.itemsize,), dtype=torch.uint8,
+                        generator=bits)
     return raw.view(dtype).as_strided(shape, strides, offset)
 
 
@@ -82,7 +84,8 @@ def make_tensor(form, bits):
 def cases(draw):
     forms = draw(st.lists(strided(), min_size=1, max_size=4))
     form = draw(st.sampled_from(["archive", "archive", "old", "dcp"]))
-    return (forms, form, draw(st.sampled_from([1, 2, 3, 4, 5])), draw(st.sampled_from([dict, Pairs, collections.OrderedDict])),
+    return (forms, form, draw(st.sampled_from([1, 2, 3, 4, 5])),
+            draw(st.sampled_from([dict, Pairs, collections.OrderedDict])),
             draw(st.sampled_from(["plain", "parameter", "shared", "first"])),
             draw(st.lists(st.sampled_from(sorted(UNREAD)), max_size=4, unique=True)),
             draw(st.sampled_from([".pt", ".pth", ".ckpt", ".bin", ".pth.tar", "", ".model"])),
@@ -91,7 +94,8 @@ def cases(draw):
 
 def read(path, out, *options):
     run_ok("inspect", path)
-    digests = {name: digest for digest, name in (line.split("  ", 1) for line in run_ok("digest", path).stdout.splitlines())}
+    digests = {name: digest for digest,
+               name in (line.split("  ", 1) for line in run_ok("digest", path).stdout.splitlines())}
     run_ok("convert", path, "--to", "safetensors", "-o", out, *options)
     tensors = safetensors_torch.load_file(out / "model.safetensors")
     del digests["(model)"]

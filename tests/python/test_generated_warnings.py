@@ -24,7 +24,8 @@ def models(draw):
             "xavier_normal", "kaiming_uniform", "lecun_normal", {"normal": {"std": 0.02}}, "orthogonal",
             {"truncated_normal": {"std": "0.02 / sqrt(2 * layers)", "low": -2, "high": 2}}]))},
         "mesh": {"axes": {axis: draw(st.sampled_from([2, 4])) for axis in axes}},
-        "rules": [{name: axis} for name, axis in zip(names, axes)] + [{n: None} for n in ["embed", "hidden"][len(axes):]],
+        "rules": [{name: axis} for name, axis in zip(names, axes)] + [{n: None}
+                                                                      for n in ["embed", "hidden"][len(axes):]],
         "modules": {
             "layers": {"repeat": {"layer": "layers"},
                        "q": {"shape": ["heads * 32", "d"], "axes": ["hidden", "embed"], "init": "linear"},

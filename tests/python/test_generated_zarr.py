@@ -16,8 +16,8 @@ from test_generated_folders import bytes_of, safetensors_torch
 
 tensorstore = client_of("tensorstore")
 
-DTYPES = ["<f4", "<f8", "<f2", "bfloat16", "float8_e4m3fn", "float8_e5m2", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4",
-          "<u8", "|b1"]
+DTYPES = ["<f4", "<f8", "<f2", "bfloat16", "float8_e4m3fn", "float8_e5m2", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2",
+          "<u4", "<u8", "|b1"]
 FLOATS = [None, 0, 0.0, -0.0, 1, 1.5, -2, 0.1, "NaN", "Infinity", "-Infinity"]
 NUMBERS = {"f": FLOATS, "b": FLOATS, "i": [None, 0, 1, -1, -128, 127], "u": [None, 0, 1, 255]}
 LARGEST = {"<i8": [2**63 - 1, -2**63], "<u8": [2**64 - 1]}
@@ -45,7 +45,8 @@ def arrays(draw):
 
 
 @generated(60)
-@given(case=st.tuples(st.lists(arrays(), min_size=1, max_size=3), st.sampled_from(sorted(METADATA)), st.integers(0, 1 << 30)))
+@given(case=st.tuples(st.lists(arrays(), min_size=1, max_size=3), st.sampled_from(sorted(METADATA)),
+                      st.integers(0, 1 << 30)))
 def test_generated_zarr_arrays_are_read_exactly(case):
     forms, described, seed = case
     bits = np.random.default_rng(seed)

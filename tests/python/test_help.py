@@ -13,8 +13,8 @@ from support import BINARY, CLEAN, ROOT, run_json, run_ok, run_tool
 SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())
 LISTED = run_json("list")
 MAPPINGS = {"": SCHEMA, **{f"{place}.": SCHEMA["definitions"][name] for place, name in {
-    "assert": "assertion", "mesh": "mesh", "training": "training", "tensor": "tensor", "shard": "cut", "module": "module",
-    "layout": "layout", "stored_module": "storedModule", "stored_tensor": "storedTensor"}.items()}}
+    "assert": "assertion", "mesh": "mesh", "training": "training", "tensor": "tensor", "shard": "cut",
+    "module": "module", "layout": "layout", "stored_module": "storedModule", "stored_tensor": "storedTensor"}.items()}}
 
 
 def flat(text):
@@ -99,7 +99,8 @@ def test_help_suggests_a_name_for_a_misspelled_word(typed, hint):
 
 def test_help_resolves_aliases_and_ambiguous_names():
     assert run_ok("help", "dedupe").stdout == run_ok("help", "replicas").stdout
-    assert [line.split(":")[0] for line in run_ok("help", "axes").stdout.splitlines() if re.match(r"\w", line)] == ["axes"] * 3
+    assert [line.split(":")[0] for line in run_ok("help", "axes").stdout.splitlines()
+                if re.match(r"\w", line)] == ["axes"] * 3
     text = run_ok("help", "normal").stdout
     assert "normal: an initializer" in text and "normal: a function" in text
     assert run_ok("help", "init.normal.std").stdout == run_ok("help", "init.normal").stdout
@@ -129,7 +130,8 @@ def test_new_writes_a_valid_spec_for_random_flags(seed, tmp_path):
     mesh = draw.choice([None, "fsdp=3,tensor=2", "tensor=4", "a=2,b=3,model=2", "dp=5"])
     sharding = draw.choice([None, None, "torchtitan", "maxtext"]) if mesh in (None, "fsdp=3,tensor=2") else None
     dtype, recipe = draw.choice([None, "f32", "f16"]), draw.choice([None, *RECIPES])
-    flags += [f"--{name}={value}" for name, value in [("mesh", mesh), ("sharding", sharding), ("dtype", dtype), ("init", recipe)] if value]
+    flags += [f"--{name}={value}" for name,
+              value in [("mesh", mesh), ("sharding", sharding), ("dtype", dtype), ("init", recipe)] if value]
     draw.shuffle(flags)
     spec = tmp_path / "spec.yaml"
     run_ok("new", "mine", *flags, "-o", spec)
@@ -168,27 +170,32 @@ def test_new_from_a_shipped_model_equals_the_model(model, tmp_path):
 
 def test_new_from_a_model_applies_flags(tmp_path):
     spec = tmp_path / "x.yaml"
-    run_ok("new", "mine", "--from", "llama3-tiny", "--layers", 3, "--hidden", 64, "--mesh", "tensor=2", "--init", "megatron",
-           "--dtype", "f32", "-o", spec)
+    run_ok("new", "mine", "--from", "llama3-tiny", "--layers", 3, "--hidden", 64, "--mesh", "tensor=2", "--init",
+           "megatron", "--dtype", "f32", "-o", spec)
     sets = ["--set", "vars.layers=3", "--set", "vars.d=64", "--set", "dtype=f32", "--mesh", "tensor=2"]
     whole, plan = run_json("plan", "llama3-tiny", *sets), run_json("plan", spec)
     assert {**plan, "name": whole["name"]} == whole
     facts = run_ok("explain", spec, "model.layers.0.mlp.down_proj.weight").stdout
     assert "init_method_std / sqrt(2 * layers)" in facts
-    run_ok("new", "mine", "--from", "llama3-tiny", "--sharding", "torchtitan", "--mesh", "fsdp=2,tensor=2", "-o", spec, "--force")
+    run_ok("new", "mine", "--from", "llama3-tiny", "--sharding", "torchtitan", "--mesh", "fsdp=2,tensor=2", "-o", spec,
+           "--force")
     asked = run_json("plan", "llama3-tiny", "--sharding", "torchtitan", "--mesh", "fsdp=2,tensor=2")
     assert {**run_json("plan", spec), "name": asked["name"]} == asked
-    run_ok("new", "mine", "--from", "llama3-tiny", "--sharding", "first_divisible", "--mesh", "fsdp=4", "-o", spec, "--force")
+    run_ok("new", "mine", "--from", "llama3-tiny", "--sharding", "first_divisible", "--mesh", "fsdp=4", "-o", spec,
+           "--force")
     assert "sharding: first_divisible" in spec.read_text()
     run_ok("validate", spec)
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--from", "llama3-tny"], "did you mean `llama3-tiny`?"), (["--from", "gpt2-xl", "--kv-heads", "4"], "no variable `kv_heads`"),
-    (["--init", "mamba"], "no recipe `mamba` for decoders"), (["--width", "100", "--heads", "7"], "not a multiple of the number of heads, 7"),
-    (["--width", "96", "--heads", "6", "--kv-heads", "4"], "`--heads 6` is not a multiple of `--kv-heads 4`"), (["--layers", "0"], "use a whole number from 1"),
-    (["--layers", "4k"], "use a whole number from 1"), (["--mesh", "fsdp"], "axis=size"), (["--dtype", "float99"], "float99"),
-    (["--sharding", "torchtitn"], "torchtitn"), (["a/b"], "a/b")])
+    (["--from", "llama3-tny"], "did you mean `llama3-tiny`?"),
+    (["--from", "gpt2-xl", "--kv-heads", "4"], "no variable `kv_heads`"),
+    (["--init", "mamba"], "no recipe `mamba` for decoders"),
+    (["--width", "100", "--heads", "7"], "not a multiple of the number of heads, 7"),
+    (["--width", "96", "--heads", "6", "--kv-heads", "4"], "`--heads 6` is not a multiple of `--kv-heads 4`"),
+    (["--layers", "0"], "use a whole number from 1"),
+    (["--layers", "4k"], "use a whole number from 1"), (["--mesh", "fsdp"], "axis=size"),
+    (["--dtype", "float99"], "float99"), (["--sharding", "torchtitn"], "torchtitn"), (["a/b"], "a/b")])
 def test_new_rejects_wrong_arguments(arguments, words, tmp_path):
     result = run_tool("new", *arguments, "-o", tmp_path / "x.yaml")
     assert result.returncode == 2 and words in result.stderr and result.stdout == "" and not list(tmp_path.iterdir()), result
@@ -228,5 +235,6 @@ def test_capture_reports_that_it_is_not_installed(programs):
 
 def test_capture_reports_that_it_cannot_be_run(programs):
     (programs / "shardinit-capture").chmod(0o644)
-    result = subprocess.run([BINARY, "capture", "torch"], env={**CLEAN, "PATH": str(programs)}, capture_output=True, text=True)
+    result = subprocess.run([BINARY, "capture", "torch"], env={**CLEAN, "PATH": str(programs)}, capture_output=True,
+                            text=True)
     assert result.returncode == 2 and "shardinit-capture" in result.stderr

@@ -516,7 +516,8 @@ FOLLOWED = [
     ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=1", ["sliding_attention"]),
     ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=3", None),
     ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=-1", ()),
-    ("gemma2", {"num_hidden_layers": 5, "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]},
+    ("gemma2", {"num_hidden_layers": 5,
+                "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]},
      "layers=6", ["sliding_attention", "full_attention"] * 3),
     ("smollm3", {"no_rope_layers": [1, 1]}, "layers=3", [1, 1, 1]),
     ("gpt2", {"hidden_size": 48}, "d=24", type(None)),
@@ -548,14 +549,16 @@ def test_exported_config_follows_set(name, changes, variable, expected, tmp_path
 def test_t5_decoder_layers_default_to_num_layers(tmp_path):
     """As in T5Config, only `num_layers` sets the default number of decoder layers."""
     path = tmp_path / "config.json"
-    for given, layers in ({"num_layers": 2}, 2), ({"num_hidden_layers": 2, "num_decoder_layers": 3}, 3), ({"num_hidden_layers": 2}, 6):
+    for given, layers in ({"num_layers": 2}, 2), ({"num_hidden_layers": 2, "num_decoder_layers": 3},
+                                                  3), ({"num_hidden_layers": 2}, 6):
         path.write_text(json.dumps({"model_type": "t5", **given}))
         assert transformers.T5Config.from_json_file(path).num_decoder_layers == layers
         result = run_tool("import", path)
         assert (result.returncode == 0) == (layers != 6), result.stderr
         if result.returncode == 0:
             with shardinit.open_spec(path) as spec:
-                assert max(int(name.split(".")[2]) for name in spec.tensors if name.startswith("decoder.block")) == layers - 1
+                assert max(int(name.split(".")[2])
+                           for name in spec.tensors if name.startswith("decoder.block")) == layers - 1
     assert "write `num_layers` instead, or give `num_decoder_layers` too" in result.stderr
 
 
@@ -578,42 +581,66 @@ WRONG = {  # text of the file, or changes to a Llama's config → the message, w
     "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
     "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is due after the comma"),
     "open": ('{"model_type": "llama"', "config.json:1:1: error: `{` is never closed"),
-    "twice": ('{"model_type": "llama",\n "model_type": "t5"}', "config.json:2:2: error: key `model_type` is given twice"),
+    "twice": ('{"model_type": "llama",\n "model_type": "t5"}',
+              "config.json:2:2: error: key `model_type` is given twice"),
     "a list": ("[1]", "config.json:1:1: error: a config.json is an object, not a list"),
     "a number": ("7", "config.json:1:1: error: a config.json is an object, not `7`"),
     "a spec": ('{"shardinit": 1}', "error: this is a spec already"),
     "no type": ("{}", "config.json: error: `model_type` is missing, which names the family"),
     "type of a kind": ({"model_type": 5}, "no family has the model type `5`"),
     "unknown type": ({"model_type": "whisper"}, "config.json:2:16: error: no family has the model type `whisper`"),
-    "negative": ({"hidden_size": -4}, "config.json:4:17: error: `hidden_size` must be a whole number of at least 1, not `-4`"),
-    "zero": ({"num_hidden_layers": 0}, "config.json:6:23: error: `num_hidden_layers` must be a whole number of at least 1"),
+    "negative": ({"hidden_size": -4},
+                 "config.json:4:17: error: `hidden_size` must be a whole number of at least 1, not `-4`"),
+    "zero": ({"num_hidden_layers": 0},
+             "config.json:6:23: error: `num_hidden_layers` must be a whole number of at least 1"),
     "text": ({"vocab_size": "96"}, "`vocab_size` must be a whole number of at least 1, not the text `96`"),
     "fraction": ({"vocab_size": 9.5}, "`vocab_size` must be a whole number of at least 1, not `9.5`"),
     "boolean": ({"vocab_size": True}, "`vocab_size` must be a whole number of at least 1, not `true`"),
     "huge": ({"vocab_size": 10**20}, "`vocab_size` must be a whole number of at least 1, not `100000000000000000000`"),
     "std": ({"initializer_range": 0}, "`initializer_range` must be a number above 0, not `0`"),
-    "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
-    "class": ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
-    "near miss of what changes no tensor": ({"rms_norm_eps": None, "rms_norm_epss": 1e-6}, "`rms_norm_epss` is not a field of a `llama`, and `rms_norm_eps` is not there\n"),
-    "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2}, "`num_hidden_layer` is not a field of a `llama`, and `num_hidden_layers` is not there\n"),
-    "meant": ({"hidden_size": None, "hiddenSize": 48}, "hint: did you mean `hidden_size`? If not, remove it: Transformers does not read it"),
-    "quantised": ({"quantisation_config": {"quant_method": "fp8"}}, "`quantisation_config` is not a field of a `llama`, and `quantization_config` is not there"),
-    "capture": ({"architectures": ["LlamaModel"]}, "config.json -o model.yaml` makes a spec of any model of Transformers"),
+    "quantized": ({"quantization_config": {"quant_method": "fp8"}},
+                  "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
+    "class": ({"architectures": ["LlamaForSequenceClassification"]},
+              "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
+    "near miss of what changes no tensor": ({"rms_norm_eps": None, "rms_norm_epss": 1e-6},
+                                            "`rms_norm_epss` is not a field of a `llama`, and `rms_norm_eps` is not "
+                                            "there\n"),
+    "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2},
+                  "`num_hidden_layer` is not a field of a `llama`, and `num_hidden_layers` is not there\n"),
+    "meant": ({"hidden_size": None, "hiddenSize": 48},
+              "hint: did you mean `hidden_size`? If not, remove it: Transformers does not read it"),
+    "quantised": ({"quantisation_config": {"quant_method": "fp8"}},
+                  "`quantisation_config` is not a field of a `llama`, and `quantization_config` is not there"),
+    "capture": ({"architectures": ["LlamaModel"]},
+                "config.json -o model.yaml` makes a spec of any model of Transformers"),
     "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
-    "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),
-    "groups": ({"num_key_value_heads": 3}, "heads is not a multiple of kv_heads: `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
-    "no size": ('{"model_type": "llama", "rms_norm_eps": 1e-5}', "config.json: error: the config.json has no size of a model"),
-    "nested": ('{"model_type": "llama", "vocab_size": 8, "text_config": {"hidden_size": 48}}', "`hidden_size` is in `text_config`, where a `llama` does not read it"),
-    "null size": ('{"model_type": "llama", "vocab_size": 8, "hidden_size": null}', "`hidden_size` must be a whole number, but is null"),
-    "quoted": ({"tie_word_embeddings": "false"}, "`tie_word_embeddings` must be true or false, but is the text `false`"),
-    "type of what changes no tensor": ({"rms_norm_eps": "1e-5"}, "`rms_norm_eps` must be a number with a decimal point, but is the text `1e-5`"),
+    "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5},
+              "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but "
+              "`hidden_size` is `48` and `num_attention_heads` is `5`"),
+    "groups": ({"num_key_value_heads": 3},
+               "heads is not a multiple of kv_heads: `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
+    "no size": ('{"model_type": "llama", "rms_norm_eps": 1e-5}',
+                "config.json: error: the config.json has no size of a model"),
+    "nested": ('{"model_type": "llama", "vocab_size": 8, "text_config": {"hidden_size": 48}}',
+               "`hidden_size` is in `text_config`, where a `llama` does not read it"),
+    "null size": ('{"model_type": "llama", "vocab_size": 8, "hidden_size": null}',
+                  "`hidden_size` must be a whole number, but is null"),
+    "quoted": ({"tie_word_embeddings": "false"},
+               "`tie_word_embeddings` must be true or false, but is the text `false`"),
+    "type of what changes no tensor": ({"rms_norm_eps": "1e-5"},
+                                       "`rms_norm_eps` must be a number with a decimal point, but is the text `1e-5`"),
     "whole": ({"initializer_range": 1}, "`initializer_range` must be a number with a decimal point, but is `1`"),
-    "layers": ({"layer_types": ["full_attention"] * 3}, "`layer_types` must have an entry for each of the 2 layers, but has 3"),
-    "layer type": ({"layer_types": ["full_attention", "full"]}, "`layer_types` has `full`, which is not a type of layer"),
-    "classes": ({"architectures": {"a": 1}}, "`architectures` is a mapping, which the family `llama` has no tensors for"),
+    "layers": ({"layer_types": ["full_attention"] * 3},
+               "`layer_types` must have an entry for each of the 2 layers, but has 3"),
+    "layer type": ({"layer_types": ["full_attention", "full"]},
+                   "`layer_types` has `full`, which is not a type of layer"),
+    "classes": ({"architectures": {"a": 1}},
+                "`architectures` is a mapping, which the family `llama` has no tensors for"),
     "head": ({"model_type": "ministral"}, "the model needs that head_dim is given"),
-    "pointer": ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "this is a pointer of Git LFS, not a"),
-    "padding": ({"pad_token_id": 96}, "pad_token_id is below vocab_size, but `pad_token_id` is `96` and `vocab_size` is `96`"),
+    "pointer": ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+                "this is a pointer of Git LFS, not a"),
+    "padding": ({"pad_token_id": 96},
+                "pad_token_id is below vocab_size, but `pad_token_id` is `96` and `vocab_size` is `96`"),
 }
 
 
@@ -632,10 +659,12 @@ def test_import_rejects_wrong_configs(command, name, tmp_path):
 
 
 @pytest.mark.parametrize("name, changes, message", [
-    ("t5", {"is_gated_act": True}, "is_gated_act is true where feed_forward_proj begins with gated, and false where not"),
+    ("t5", {"is_gated_act": True},
+     "is_gated_act is true where feed_forward_proj begins with gated, and false where not"),
     ("t5", {"is_gated_act": False, "feed_forward_proj": "gated-gelu"}, "is_gated_act is true where"),
     ("gpt2", {"hidden_size": 64}, "error: `n_embd` is `48`, but `hidden_size`, which is another name of it, is `64`"),
-    ("llama", {"dtype": "float32", "torch_dtype": "bfloat16"}, "`dtype` is `float32`, but `torch_dtype`, which is another name of it, is `bfloat16`"),
+    ("llama", {"dtype": "float32", "torch_dtype": "bfloat16"},
+     "`dtype` is `float32`, but `torch_dtype`, which is another name of it, is `bfloat16`"),
     ("vit", {"num_labels": 5, "id2label": {"0": "a", "1": "b"}}, "error: `id2label` says 2, but `num_labels` says 5"),
 ])
 def test_import_rejects_contradictory_fields(name, changes, message, tmp_path):

@@ -195,4 +195,5 @@ def test_missing_library_includes_are_found(tmp_path):
     assert missing_headers(tmp_path / "a.cc") == {}
     (tmp_path / "b.cc").write_text("#include <vector>\nstd::deque<int> a = std::exchange(b, fmt::join(c));\n")
     assert missing_headers(tmp_path / "b.cc") == {
-        "std::deque": {"deque"}, "std::exchange": {"utility"}, "fmt::": {"fmt/format.h"}, r"fmt::join\b": {"fmt/ranges.h"}}
+        "std::deque": {"deque"}, "std::exchange": {"utility"}, "fmt::": {"fmt/format.h"},
+        r"fmt::join\b": {"fmt/ranges.h"}}

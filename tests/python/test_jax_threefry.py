@@ -67,7 +67,8 @@ def test_normal_numbers_equal_jax_within_three_ulps():
         of_bf16 = np.asarray(jax.random.normal(key_of(0, "w2"), shape).astype("bfloat16"))
         assert (spec.generate("v").view(np.uint16) != of_bf16.view(np.uint16)).mean() < 5e-6
         # Scaling adds one multiplication.
-        assert ulps_of(spec.generate("s"), np.asarray(jax.random.normal(key_of(0, "w3"), shape) * np.float32(0.02))).max() <= 4
+        assert ulps_of(spec.generate("s"),
+                       np.asarray(jax.random.normal(key_of(0, "w3"), shape) * np.float32(0.02))).max() <= 4
 
 
 @pytest.mark.parametrize("low, high", [(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
@@ -162,7 +163,8 @@ def test_manual_example_makes_the_tensor_in_jax():
     """The Python lines in shardinit-values(7) run unchanged and make the same tensor."""
     page = (ROOT / "man/shardinit-values.7").read_text()
     lines = page[page.index(".Ss Keys in JAX"):]
-    code = lines[lines.index(".Bd -literal"):].split("\n", 1)[1].split(".Ed")[0].replace("\\", "\\") .replace("\\e", "\\")
+    code = lines[lines.index(".Bd -literal"):].split("\n", 1)[1].split(".Ed")[0].replace("\\", "\\") .replace("\\e",
+                                                                                                              "\\")
     names = {"hashlib": hashlib, "np": np, "jax": jax, "seed": 7, "path": "a.b", "shape": (4, 6)}
     exec(code, names)
     with open_it(["a.b: {shape: [4, 6], init: {uniform: {low: 0, high: 1}}}"], HEAD + "seed: 7\n") as spec:
@@ -246,7 +248,8 @@ def test_numbers_drawn_by_key_equal_jax():
     ("torch_cpu", "jax_bits(1, 2, index)", "takes numbers of JAX, which engine `torch_cpu/2.13/avx2` does not have"),
     ("jax_threefry", "torch_word(index)", "takes numbers of PyTorch, which engine `jax_threefry` does not have"),
     ("jax_threefry", "jax_bits(1, 4294967296, index)", "4294967296 is not a word of a key, which has 32 bits"),
-    ("jax_threefry", "jax_bits(index, 1, 1)", "argument 1 of `jax_bits`, the first word of the key, is not the same for all elements"),
+    ("jax_threefry", "jax_bits(index, 1, 1)",
+     "argument 1 of `jax_bits`, the first word of the key, is not the same for all elements"),
     ("jax_threefry", "jax_uniform(1, 2, index, 1, 0)", "`low` 1 is not below `high` 0"),
     ("jax_threefry", "jax_truncated_normal(1, 2, index, 50, 60)", "there are no or too few numbers"),
 ])

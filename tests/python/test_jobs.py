@@ -29,21 +29,25 @@ modules:
   b: {shape: [7], init: ones}
 """
 # Text that a shell, YAML or a template would interpret.
-AWKWARD = ["a b", "it's", 'say "x"', "$HOME", "$(touch hacked)", "`touch hacked`", "$$(JOB_COMPLETION_INDEX)", "a\nb", "a\n\n  b\n", "\ttab", "#no",
-           "*", "~", "-n", "{a: [b", "%s\\n\\", "ü ☃ 😀", "\x85next\u2028line", "x\x7f\x1b[0m", "; exit 3", "END_OF_JSON", "!x & y | z", "&a", "null"]
+AWKWARD = ["a b", "it's", 'say "x"', "$HOME", "$(touch hacked)", "`touch hacked`", "$$(JOB_COMPLETION_INDEX)", "a\nb",
+           "a\n\n  b\n", "\ttab", "#no",
+           "*", "~", "-n", "{a: [b", "%s\\n\\", "ü ☃ 😀", "\x85next\u2028line", "x\x7f\x1b[0m", "; exit 3",
+           "END_OF_JSON", "!x & y | z", "&a", "null"]
 
 
 def required_options(engine, tmp_path):
     return {"kubernetes": ["--image", "registry/shardinit:1", "--volume", "shared"],
             "argo": ["--image", "registry/shardinit:1", "--volume", "shared"],
             "skypilot": ["--image", "registry/shardinit:1", "--volume", "shared"],
-            "batch": ["--image", "registry/shardinit:1", "--volume", "fs-0123abcd", "--queue", "a queue's"]}.get(engine, []) \
+            "batch": ["--image", "registry/shardinit:1", "--volume", "fs-0123abcd", "--queue", "a queue's"]}.get(engine,
+                                                                                                                 []) \
         + (["--mount", tmp_path] if engine in CONTAINERS else [])
 
 
 def jobs(engine, spec, out, *options, tmp_path, **how):
     words = engine.split()
-    return run_ok("jobs", words[0], spec, "-o", out, *words[1:], *required_options(words[0], tmp_path), *options, **how).stdout
+    return run_ok("jobs", words[0], spec, "-o", out, *words[1:], *required_options(words[0], tmp_path), *options,
+                  **how).stdout
 
 
 def write_program(path, text):
@@ -68,7 +72,8 @@ def run_script(text, tmp_path, **env):
 SAYS_WORDS = 'for word; do printf "%s\\0" "$word"; done >> "$SAID"\nprintf "\\1" >> "$SAID"\n'
 STARTS_ONE = {
     "slurm": ("srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nSLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"\n'),
-    "mpi": ("mpirun", 'if [ "$1" = --version ]; then echo HYDRA; exit; fi\nwhile [ "$1" != sh ]; do shift; done\nPMI_RANK=0 PMI_SIZE=1 exec "$@"\n')}
+    "mpi": ("mpirun", 'if [ "$1" = --version ]; then echo HYDRA; exit; fi\nwhile [ "$1" != sh ]; do shift; done\n'
+                      'PMI_RANK=0 PMI_SIZE=1 exec "$@"\n')}
 
 
 def words_said(tmp_path):
@@ -90,7 +95,8 @@ def test_job_scripts_pass_arguments_unchanged(tmp_path, engine, seed):
     given = [word for each in sets for word in ("--set", each)] + ["--mesh", "data=3,tensor=2", "--replicas", "full"]
     text = jobs(engine, spec, out, *given, tmp_path=tmp_path)
     write_program(tmp_path / "bin/shardinit", SAYS_WORDS)
-    write_program(tmp_path / "bin/rclone", 'echo rclone "$1" >> "$SAID.rclone"\nprintf "%s\\0" "$@" >> "$SAID.words"\n[ "$1" = lsf ]\n')
+    write_program(tmp_path / "bin/rclone",
+                  'echo rclone "$1" >> "$SAID.rclone"\nprintf "%s\\0" "$@" >> "$SAID.words"\n[ "$1" = lsf ]\n')
     name, starts = STARTS_ONE.get(engine.split()[0], STARTS_ONE["slurm"])
     write_program(tmp_path / "bin" / name, starts)
     env = {"SAID": str(tmp_path / "said")}
@@ -123,7 +129,8 @@ def test_shellcheck_accepts_job_scripts(tmp_path, engine):
         if engine in ("kubernetes", "argo"):
             return
         script = text if engine != "skypilot" else "#!/bin/bash\n" + yaml.safe_load(text)["run"]
-        found = subprocess.run(["shellcheck", "--severity=style", "--exclude=SC2016", "-"], input=script, text=True, stdout=subprocess.PIPE)
+        found = subprocess.run(["shellcheck", "--severity=style", "--exclude=SC2016", "-"], input=script, text=True,
+                               stdout=subprocess.PIPE)
         assert found.returncode == 0, found.stdout
 
 
@@ -186,8 +193,8 @@ def test_slurm_requeues_after_transient_failures(tmp_path, status, restarts):
 def test_slurm_requests_whole_nodes(tmp_path):
     text = jobs("slurm", "llama3.1-405b", tmp_path / "out", "--nodes", 16, tmp_path=tmp_path)
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.M))
-    assert options == {"job-name": "shardinit-llama3-1-405b", "nodes": "16", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
-                       "requeue": "", "open-mode": "append", "signal": "B:USR1@60"}
+    assert options == {"job-name": "shardinit-llama3-1-405b", "nodes": "16", "ntasks-per-node": "1", "exclusive": "",
+                       "mem": "0", "requeue": "", "open-mode": "append", "signal": "B:USR1@60"}
     assert "512 ranks, 811.7 GB, in 16 parts" in text.splitlines()[1]
 
 
@@ -199,8 +206,10 @@ def expanded(text, env):
 def run_container(container, volumes, tmp_path, env, image_files):
     """Runs a container's command on this machine. The folder `image_files` replaces /etc/shardinit."""
     words = [expanded(word, env) for word in container["command"] + container.get("args", [])]
-    words = [word.replace("/etc/shardinit/", f"{image_files}/") if word.startswith("/etc/shardinit/") else word for word in words]
-    return subprocess.run(words, cwd=container.get("workingDir", "/"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    words = [word.replace("/etc/shardinit/", f"{image_files}/") if word.startswith("/etc/shardinit/") else word
+             for word in words]
+    return subprocess.run(words, cwd=container.get("workingDir", "/"), text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE,
                           env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", **env}, timeout=60)
 
 
@@ -220,8 +229,8 @@ def test_kubernetes_jobs_make_the_folder(tmp_path, seed):
     name = draw.choice(AWKWARD).replace("/", "").strip()
     spec = tmp_path / f"{name}.yaml"
     spec.write_text(SPEC + f"# {name}\n".replace("\n#", "") if name.isprintable() else SPEC)
-    text = run_ok("jobs", "kubernetes", spec, "-o", name, "--nodes", 4, "--image", "registry/it's:1", "--volume", "claim", "--mount", volume,
-                  "--set", "seed=5").stdout
+    text = run_ok("jobs", "kubernetes", spec, "-o", name, "--nodes", 4, "--image", "registry/it's:1", "--volume",
+                  "claim", "--mount", volume, "--set", "seed=5").stdout
     config, job, finalize = documents_of(text)
     assert config["data"] == {"spec.yaml": spec.read_text()}
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -253,18 +262,22 @@ def test_kubernetes_jobs_have_retry_and_failure_policies(tmp_path):
     ignore, fail = spec["podFailurePolicy"]["rules"]
     # The first matching rule applies: an evicted pod is killed by a signal.
     assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert fail == {"action": "FailIndex", "onExitCodes": {"containerName": "gen", "operator": "In", "values": [1, 2, 4, 5, 70]}}
+    assert fail == {"action": "FailIndex",
+                    "onExitCodes": {"containerName": "gen", "operator": "In", "values": [1, 2, 4, 5, 70]}}
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never"  # podFailurePolicy requires it.
     assert pod["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
     assert pod["containers"][0]["name"] == "gen"
-    assert pod["containers"][0]["args"] == ["gen", "<shardinit>/llama3.1-405b.yaml", f"--output={tmp_path / 'out'}", "--part=$(JOB_COMPLETION_INDEX)/16"]
+    assert pod["containers"][0]["args"] == ["gen", "<shardinit>/llama3.1-405b.yaml", f"--output={tmp_path / 'out'}",
+                                            "--part=$(JOB_COMPLETION_INDEX)/16"]
     assert "completionMode" not in finalize["spec"] and finalize["metadata"]["name"] == job["metadata"]["name"] + "-finalize"
     assert finalize["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == "finalize"
     # Limits of Kubernetes: a pod's name is a label, and maxFailedIndexes cannot exceed the number of indexes.
     for nodes in (1, 9, 100_000):
-        job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, "--name", "x" * 40, tmp_path=tmp_path))
-        assert job["spec"]["maxFailedIndexes"] <= min(nodes, 100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
+        job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, "--name", "x" * 40,
+                                   tmp_path=tmp_path))
+        assert job["spec"]["maxFailedIndexes"] <= min(nodes,
+                                                      100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
 
 
 def test_long_model_names_make_valid_job_names(tmp_path):
@@ -274,16 +287,19 @@ def test_long_model_names_make_valid_job_names(tmp_path):
     assert job["metadata"]["name"] == "shardinit-" + "a" * 29
 
 
-@pytest.mark.parametrize("model, gibibytes", [("llama3-tiny", 1), ("llama3.1-8b", 17), ("llama3.1-70b", 145), ("llama3.1-405b", 832)])
+@pytest.mark.parametrize("model, gibibytes",
+                         [("llama3-tiny", 1), ("llama3.1-8b", 17), ("llama3.1-70b", 145), ("llama3.1-405b", 832)])
 def test_volume_claim_is_a_tenth_larger_than_the_files(model, gibibytes, tmp_path):
-    text = run_ok("jobs", "kubernetes", model, "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
+    text = run_ok("jobs", "kubernetes", model, "-o", "out", "--image", "i", "--storage-class", "nfs",
+                  cwd=tmp_path).stdout
     claim = documents_of(text)[0]
     assert claim["spec"]["resources"]["requests"] == {"storage": f"{gibibytes}Gi"}
     assert gibibytes == run_json("plan", model)["file_bytes"] * 11 // 10 // 2**30 + 1
 
 
 def test_storage_class_adds_a_volume_claim(tmp_path):
-    text = run_ok("jobs", "kubernetes", "llama3.1-405b", "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
+    text = run_ok("jobs", "kubernetes", "llama3.1-405b", "-o", "out", "--image", "i", "--storage-class", "nfs",
+                  cwd=tmp_path).stdout
     claim, job, finalize = documents_of(text)
     assert claim["kind"] == "PersistentVolumeClaim"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"] and claim["spec"]["storageClassName"] == "nfs"
@@ -302,7 +318,8 @@ def test_kubernetes_finalize_waits_for_missing_ranks(tmp_path):
     assert container["command"][:2] == ["sh", "-c"] and container["command"][2].count("sleep 30") == 2
     container["command"][2] = container["command"][2].replace("sleep 30", "sleep 0.1")
     words = container["command"]
-    run = subprocess.Popen(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"},
+                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     for part in range(4):
         assert run.poll() is None
         run_ok("gen", "llama3-tiny", "-o", tmp_path / "out", "--part", f"{part}/4")
@@ -310,7 +327,8 @@ def test_kubernetes_finalize_waits_for_missing_ranks(tmp_path):
     # A complete checkpoint of another plan does not count as success.
     shutil.rmtree(tmp_path / "out")
     run_ok("gen", "llama3-tiny", "--set", "seed=9", "-o", tmp_path / "out")
-    ended = subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"},
+                           stderr=subprocess.PIPE, text=True, timeout=60)
     assert ended.returncode == 4 and "holds another plan" in ended.stderr
 
 
@@ -318,7 +336,8 @@ def test_argo_workflow_makes_the_folder(tmp_path):
     volume = tmp_path / "$x it's"
     volume.mkdir()
     (tmp_path / "spec.yaml").write_text(SPEC)
-    text = run_ok("jobs", "argo", tmp_path / "spec.yaml", "-o", "out", "--nodes", 3, "--image", "i", "--volume", "claim", "--mount", volume).stdout
+    text = run_ok("jobs", "argo", tmp_path / "spec.yaml", "-o", "out", "--nodes", 3, "--image", "i", "--volume",
+                  "claim", "--mount", volume).stdout
     workflow = yaml.safe_load(text)
     templates = {template["name"]: template for template in workflow["spec"]["templates"]}
     (gen,), (finalize,) = templates[workflow["spec"]["entrypoint"]]["steps"]
@@ -346,7 +365,8 @@ def test_skypilot_task_makes_the_folder(tmp_path):
     volume.mkdir()
     spec = tmp_path / "$x.yaml"
     spec.write_text(SPEC)
-    task = yaml.safe_load(run_ok("jobs", "skypilot", spec, "-o", "out", "--nodes", 3, "--image", "r/i:1", "--volume", "v", "--mount", volume).stdout)
+    task = yaml.safe_load(run_ok("jobs", "skypilot", spec, "-o", "out", "--nodes", 3, "--image", "r/i:1", "--volume",
+                                 "v", "--mount", volume).stdout)
     assert task["num_nodes"] == 3 and task["resources"]["image_id"] == "docker:r/i:1"
     assert task["volumes"] == {str(volume): "v"} and task["file_mounts"] == {"/etc/shardinit/spec.yaml": str(spec)}
     text = task["run"].replace("/etc/shardinit/spec.yaml", '"$THE_SPEC"')
@@ -362,8 +382,8 @@ def test_aws_batch_jobs_make_the_folder(tmp_path):
     volume = tmp_path / "END_OF_JSON it's $x"
     volume.mkdir()
     (volume / "spec.yaml").write_text(SPEC)
-    text = run_ok("jobs", "batch", volume / "spec.yaml", "-o", volume / 'o"ut', "--nodes", 3, "--image", "r/i:1", "--volume", "fs-0123abcd",
-                  "--queue", "it's $x", "--mount", volume).stdout
+    text = run_ok("jobs", "batch", volume / "spec.yaml", "-o", volume / 'o"ut', "--nodes", 3, "--image", "r/i:1",
+                  "--volume", "fs-0123abcd", "--queue", "it's $x", "--mount", volume).stdout
     write_program(tmp_path / "bin/aws", SAYS_WORDS + 'echo "id-$2"\n')
     result = run_script(text, tmp_path, SAID=str(tmp_path / "said"))
     assert result.returncode == 0, result.stderr
@@ -385,16 +405,19 @@ def test_aws_batch_jobs_make_the_folder(tmp_path):
             if pattern and re.fullmatch(pattern.replace("*", ".*"), str(status)):
                 return rule["action"] == "RETRY"
         raise AssertionError("by default it is tried again")
-    assert {s for s in (1, 2, 3, 4, 5, 70, 126, 127, 130, 137, 139, 143) if is_tried_again(s)} == {3, 130, 137, 139, 143}
+    assert {s for s in (1, 2, 3, 4, 5, 70, 126, 127, 130, 137, 139, 143) if is_tried_again(s)} == {3, 130, 137, 139,
+                                                                                                   143}
     assert len(definition["retryStrategy"]["evaluateOnExit"]) <= 5 and definition["retryStrategy"]["attempts"] <= 10
     env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
     for index in range(3):
-        subprocess.run(container["command"], env={**env, "AWS_BATCH_JOB_ARRAY_INDEX": str(index)}, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(container["command"], env={**env, "AWS_BATCH_JOB_ARRAY_INDEX": str(index)}, check=True,
+                       stderr=subprocess.DEVNULL)
     subprocess.run(json.loads(option(finalize, "--container-overrides"))["command"], env=env, check=True)
     run_ok("gen", volume / "spec.yaml", "-o", tmp_path / "whole")
     assert tree_of(volume / 'o"ut') == tree_of(tmp_path / "whole")
     for nodes in ("1", "10001"):
-        result = run_tool("jobs", "batch", "llama3.1-405b", "-o", "out", "--image", "i", "--volume", "fs-1", "--queue", "q", "--nodes", nodes)
+        result = run_tool("jobs", "batch", "llama3.1-405b", "-o", "out", "--image", "i", "--volume", "fs-1", "--queue",
+                          "q", "--nodes", nodes)
         assert result.returncode == 2 and "2 to 10,000" in result.stderr
 
 
@@ -425,7 +448,8 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
 """)
 
     def refusal(spec, *words, out="out", mount=volume, **how):
-        result = run_tool("jobs", "kubernetes", spec, "-o", out, "--image", "i", "--volume", "v", "--mount", mount, *words, **how)
+        result = run_tool("jobs", "kubernetes", spec, "-o", out, "--image", "i", "--volume", "v", "--mount", mount,
+                          *words, **how)
         assert result.returncode == 2 and not result.stdout, (result.stdout, result.stderr)
         return result.stderr.replace("\n", " ")
     assert f"do not see `{home}/shard.yaml`" in refusal(home / "spec.yaml", "--sharding", home / "shard.yaml")
@@ -440,17 +464,19 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     assert "no absolute path" in refusal("llama3-tiny", mount="work")
     (home / "large.yaml").write_text(SPEC + "# x\n" * 200_000)
     assert "too many to go along" in refusal(home / "large.yaml")
-    result = run_tool("jobs", "batch", home / "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--queue", "q", "--mount", volume)
+    result = run_tool("jobs", "batch", home / "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--queue", "q",
+                      "--mount", volume)
     assert result.returncode == 2 and f"do not see `{home}/spec.yaml`" in result.stderr
     # Files on the volume are found from the folder in which the command ran.
     (volume / "sub").mkdir()
     for name in ("spec.yaml", "shard.yaml"):
         shutil.copy(home / name, volume / "sub" / name)
-    text = run_ok("jobs", "kubernetes", "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--mount", volume, "--sharding", "shard.yaml",
-                  cwd=volume / "sub").stdout
+    text = run_ok("jobs", "kubernetes", "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--mount", volume,
+                  "--sharding", "shard.yaml", cwd=volume / "sub").stdout
     container = documents_of(text)[0]["spec"]["template"]["spec"]["containers"][0]
     assert container["workingDir"] == str(volume / "sub")
-    assert container["args"][:4] == ["gen", str(volume / "sub/spec.yaml"), f"--output={volume / 'sub/out'}", "--sharding=shard.yaml"]
+    assert container["args"][:4] == ["gen", str(volume / "sub/spec.yaml"), f"--output={volume / 'sub/out'}",
+                                     "--sharding=shard.yaml"]
 
 
 @pytest.mark.parametrize("words, message", [
@@ -468,7 +494,8 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["slurm", "llama3-tiny", "-o", "out", "--name", "a b"], "is not the name of a job"),
     (["kubernetes", "llama3-tiny", "-o", "out"], "`kubernetes` needs `--image`"),
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x"], "needs a volume"),
-    (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--storage-class", "c"], "two answers"),
+    (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--storage-class", "c"],
+     "two answers"),
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--nodes", "100001"], "100,000 pods"),
     (["batch", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "fs-1"], "`batch` needs `--queue`"),
     (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
@@ -495,7 +522,8 @@ def test_shell_jobs_keep_names_that_are_not_utf8(tmp_path):
     with open(tmp_path / "script", "wb") as script:
         run_ok("jobs", "slurm", "llama3-tiny", "-o", tmp_path / out, stdout=script)
     write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
-    subprocess.run(["sh", tmp_path / "script"], env={**CLEAN, "PATH": f"{tmp_path}/bin:{BINARY.parent}:{os.environ['PATH']}"}, check=True,
+    subprocess.run(["sh", tmp_path / "script"],
+                   env={**CLEAN, "PATH": f"{tmp_path}/bin:{BINARY.parent}:{os.environ['PATH']}"}, check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert os.path.exists(os.fsencode(tmp_path / "out") + b"\xff/manifest.json")
     for engine in CONTAINERS:
@@ -517,8 +545,8 @@ def store(tmp_path):
     """Returns a function that runs the loop on a remote of the real rclone, which is a local folder."""
     if not RCLONE:
         pytest.skip("not tested: rclone")
-    env = {"RCLONE_CONFIG_STORE_TYPE": "alias", "RCLONE_CONFIG_STORE_REMOTE": str(tmp_path / "store"), "RCLONE_CONFIG": "/dev/null",
-           "TMPDIR": str(tmp_path / "temporary")}
+    env = {"RCLONE_CONFIG_STORE_TYPE": "alias", "RCLONE_CONFIG_STORE_REMOTE": str(tmp_path / "store"),
+           "RCLONE_CONFIG": "/dev/null", "TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "store").mkdir()
     (tmp_path / "temporary").mkdir()
 
@@ -588,16 +616,19 @@ def test_each_engine_has_its_templates():
 def test_job_files_keep_any_folder_name(tmp_path):
     """Folder names with any characters survive YAML, and JSON within a shell script."""
     draw = random.Random(7)
-    ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000), (0x10000, 0x110000)]
+    ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000),
+              (0x10000, 0x110000)]
     write_program(tmp_path / "bin/aws", SAYS_WORDS)
     for _ in range(12):
         name = "".join(chr(draw.randrange(*draw.choice(ranges))) for _ in range(30)).replace("/", "_").strip(".")
         job = next(yaml.safe_load_all(jobs("kubernetes", "llama3-tiny", tmp_path / name, tmp_path=tmp_path)))
-        assert expanded(job["spec"]["template"]["spec"]["containers"][0]["args"][2], {}) == f"--output={tmp_path / name}"
+        assert expanded(job["spec"]["template"]["spec"]["containers"][0]["args"][2],
+                        {}) == f"--output={tmp_path / name}"
         run = yaml.safe_load(jobs("skypilot", "llama3-tiny", tmp_path / name, tmp_path=tmp_path))["run"]
         assert f"--output={tmp_path / name}" in run.replace("'\\''", "'")
         (tmp_path / "said").unlink(missing_ok=True)
-        run_script(jobs("batch", "llama3-tiny", tmp_path / name, tmp_path=tmp_path), tmp_path, SAID=str(tmp_path / "said"))
+        run_script(jobs("batch", "llama3-tiny", tmp_path / name, tmp_path=tmp_path), tmp_path,
+                   SAID=str(tmp_path / "said"))
         register = words_said(tmp_path)[0]
         definition = json.loads(register[register.index("--cli-input-json") + 1])
         assert f"--output={tmp_path / name}" in definition["containerProperties"]["command"]
@@ -620,15 +651,18 @@ def test_folder_next_to_the_volume_is_not_on_it(tmp_path):
 def test_job_names_are_valid(tmp_path):
     """`jobs` accepts the names that engines accept, and derives valid names from the model's name."""
     def name_of(*words):
-        return re.search(r"^#SBATCH --job-name=(.*)$", run_ok("jobs", "slurm", *words, "-o", "out", cwd=tmp_path).stdout, re.M)[1]
+        return re.search(r"^#SBATCH --job-name=(.*)$",
+                         run_ok("jobs", "slurm", *words, "-o", "out", cwd=tmp_path).stdout, re.M)[1]
     for name in ("a", "z", "0", "9", "a-z0-9", "x" * 40):
         assert name_of("llama3-tiny", f"--name={name}") == name
     for name in ("x" * 41, "-a", "a-", "-", "A", "aZ", "a_b", "a.b", "a/b", "a:b", "a`b", "a{b", "ü"):
         result = run_tool("jobs", "slurm", "llama3-tiny", "-o", "out", f"--name={name}")
         assert result.returncode == 2 and "is not the name of a job" in result.stderr, (name, result)
         assert "use up to 40 small letters, digits and `-` between them" in result.stderr
-    for model, name in (("a-Z_zA.09", "shardinit-a-z-za-09"), ("A", "shardinit-a"), ("x--y--", "shardinit-x-y"), ("0_", "shardinit-0"),
-                        ("b" * 30, "shardinit-" + "b" * 30), ("b" * 31, "shardinit-" + "b" * 30), ("b" * 28 + "--c", "shardinit-" + "b" * 28 + "-c")):
+    for model, name in (("a-Z_zA.09", "shardinit-a-z-za-09"), ("A", "shardinit-a"), ("x--y--", "shardinit-x-y"),
+                        ("0_", "shardinit-0"),
+                        ("b" * 30, "shardinit-" + "b" * 30), ("b" * 31, "shardinit-" + "b" * 30),
+                        ("b" * 28 + "--c", "shardinit-" + "b" * 28 + "-c")):
         (tmp_path / "spec.yaml").write_text(SPEC.replace("Jobs_of.a-Model", f"'{model}'"))
         assert name_of("spec.yaml") == name, model
 
@@ -638,7 +672,8 @@ def test_env_options_accept_only_valid_variable_names(tmp_path):
     good = {"A": "1", "z_9": "", "_a": "x=y", "AZaz09_": "2", "AWS_SECRET": "3", "SKYPILOT": "4"}
     given = [word for name, value in good.items() for word in ("--env", f"{name}={value}")]
     assert yaml.safe_load(run_ok(*words, *given).stdout)["envs"] == good
-    for wrong in ("A", "=b", "0A=b", "5=b", "9A=b", "A-B=c", "A.B=c", "A@=c", "A[=c", "A`=c", "A{=c", "A/=c", "A:=c", "ü=c", " A=b"):
+    for wrong in ("A", "=b", "0A=b", "5=b", "9A=b", "A-B=c", "A.B=c", "A@=c", "A[=c", "A`=c", "A{=c", "A/=c", "A:=c",
+                  "ü=c", " A=b"):
         result = run_tool(*words, "--env", wrong)
         assert result.returncode == 2 and "`--env` of " in result.stderr and "is no variable and its value" in result.stderr, (wrong, result)
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
@@ -651,15 +686,18 @@ def test_env_options_accept_only_valid_variable_names(tmp_path):
 
 
 @pytest.mark.parametrize("words, least, most, limit", [
-    (["slurm"], 1, 1_000_000, "there cannot be so many"), (["slurm", "--array"], 1, 1001, "Slurm's default MaxArraySize allows an array of 1,001 tasks"),
+    (["slurm"], 1, 1_000_000, "there cannot be so many"),
+    (["slurm", "--array"], 1, 1001, "Slurm's default MaxArraySize allows an array of 1,001 tasks"),
     (["kubernetes", "--image", "i", "--volume", "v"], 1, 100_000, "an Indexed Job has at most 100,000 pods at a time"),
     (["mpi"], 1, 1_000_000, "there cannot be so many"),
-    (["batch", "--image", "i", "--volume", "v", "--queue", "q"], 2, 10_000, "an array of AWS Batch has 2 to 10,000 jobs"),
+    (["batch", "--image", "i", "--volume", "v", "--queue", "q"], 2, 10_000,
+     "an array of AWS Batch has 2 to 10,000 jobs"),
     (["argo", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many"),
     (["skypilot", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many")])
 def test_each_engine_limits_the_number_of_parts(words, least, most, limit, tmp_path):
     given = ["jobs", words[0], "llama3-tiny", "-o", "out", *words[1:]]
-    assert f", in {least} part{'s' * (least > 1)}. Written by `shardinit jobs {words[0]}`" in run_ok(*given, cwd=tmp_path).stdout
+    assert f", in {least} part{'s' * (least > 1)}. Written by `shardinit jobs {words[0]}`" in run_ok(*given,
+        cwd=tmp_path).stdout
     for nodes in (least, most):
         assert f"in {nodes:,} part" in run_ok(*given, "--nodes", nodes, cwd=tmp_path).stdout
     result = run_tool(*given, "--nodes", str(most + 1), cwd=tmp_path)
@@ -671,7 +709,8 @@ def test_each_engine_limits_the_number_of_parts(words, least, most, limit, tmp_p
 
 
 def test_object_store_accepts_rclone_remotes(tmp_path):
-    for remote, said in (("store:bucket/x", "store:bucket/x"), ("store:bucket/x//", "store:bucket/x"), (":s3:b", ":s3:b"), ("a b:c/", "'a b:c'")):
+    for remote, said in (("store:bucket/x", "store:bucket/x"), ("store:bucket/x//", "store:bucket/x"),
+                         (":s3:b", ":s3:b"), ("a b:c/", "'a b:c'")):
         text = run_ok("jobs", "object-store", "llama3-tiny", "-o", remote, cwd=tmp_path).stdout
         assert re.search(rf"=({re.escape(said)}|'{re.escape(said)}')$", text, re.M), text
     for remote in ("bucket/x", "--config:x"):

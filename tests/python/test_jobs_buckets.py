@@ -354,7 +354,7 @@ def test_jobs_warn_if_the_store_url_is_not_passed_on(engine):
     names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
     for here in ([], names[:1], names[1:], names):
         for there in ([], names[:1], names[1:], names):
-            env = {name: "https://store" for name in here}
+            env = dict.fromkeys(here, "https://store")
             handed = [word for name in there for word in ("--env", f"{name}=https://other")]
             said = run_ok(*words, *handed, env=env).stderr
             lacking = [name for name in names if name in here and name not in there]

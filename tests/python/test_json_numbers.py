@@ -20,8 +20,10 @@ modules:
   w: {shape: [8, 4], init: {normal: {std: 1}}, shard: [a]}
   decoder.layers.linear_fc1.weight: {shape: [6], init: ones}
 """
-NUMBERS = ["-1", "2147483648", "9007199254740993", "9223372036854775808", "18446744073709551615", "18446744073709551616",
-           "99999999999999999999999", "-99999999999999999999", "1e400", "1e300", "0.5", "5.0", '"1"', "null", "true", "[1]", "{}"]
+NUMBERS = ["-1", "2147483648", "9007199254740993", "9223372036854775808", "18446744073709551615",
+           "18446744073709551616",
+           "99999999999999999999999", "-99999999999999999999", "1e400", "1e300", "0.5", "5.0", '"1"', "null", "true",
+           "[1]", "{}"]
 
 
 def places(text, begin=0, end=None, quote='"'):
@@ -108,14 +110,17 @@ def json_files(folder):
 
 # Commands for each kind of folder, on a part of `FOLDER` or all of it. The test lists their other exit statuses, and
 # checks that with status 0 they make or print the same as for an unchanged folder.
-CHECKPOINT = [["status", "FOLDER"], ["inspect", "FOLDER"], ["finalize", "FOLDER"], ["export", "FOLDER", "--to", "dcp", "-o", "new"],
-              ["reshard", "FOLDER", "--mesh", "a=1", "-o", "new"], ["stats", "FOLDER"], ["gen", "spec.yaml", "-o", "FOLDER"],
+CHECKPOINT = [["status", "FOLDER"], ["inspect", "FOLDER"], ["finalize", "FOLDER"],
+              ["export", "FOLDER", "--to", "dcp", "-o", "new"],
+              ["reshard", "FOLDER", "--mesh", "a=1", "-o", "new"], ["stats", "FOLDER"],
+              ["gen", "spec.yaml", "-o", "FOLDER"],
               ["diff", "FOLDER", "spec.yaml"], ["verify", "FOLDER", "--spec", "spec.yaml"]]
 EXPORT = [["verify", "FOLDER", "--spec", "spec.yaml"]]
 
 
 def cases():
-    yield from (("checkpoint", name) for name in ("plan.json", "devices.json", "manifest.json", "ranks/rank-00001.json"))
+    yield from (("checkpoint", name)
+                for name in ("plan.json", "devices.json", "manifest.json", "ranks/rank-00001.json"))
     yield from ((format, "shardinit-export.json") for format in ("dcp", "zarr"))
     yield "safetensors", "model.safetensors"
     yield "many", "model-00001-of-00002.safetensors"
@@ -132,7 +137,8 @@ def test_readers_reject_wrong_numbers_in_json(folder, name, made, tmp_path, pyth
     copy = pathlib.Path(shutil.copytree(made / folder, tmp_path / folder))
     shutil.copy(made / "spec.yaml", tmp_path)
     path, tree, values = copy / name, tree_of(made / folder), python(copy)
-    read, write = (read_header, write_header) if name.endswith(".safetensors") else (pathlib.Path.read_text, pathlib.Path.write_text)
+    read, write = (read_header, write_header) if name.endswith(".safetensors") else (pathlib.Path.read_text,
+                                                                                     pathlib.Path.write_text)
     text = read(path)
     commands = CHECKPOINT if folder == "checkpoint" else EXPORT
     wanted = {}
@@ -150,7 +156,10 @@ def test_readers_reject_wrong_numbers_in_json(folder, name, made, tmp_path, pyth
         write(path, other)
         result = run_tool("verify", copy)
         # A valid plan may belong to other receipts, and nothing shows which of the two is wrong.
-        assert result.returncode in (1, 5) and (path.name in result.stderr or re.search("(of this|to another) plan", result.stderr)), (what, result)
+        assert result.returncode in (1,
+                                     5) and (path.name in result.stderr
+                                                 or re.search("(of this|to another) plan", result.stderr)), (what,
+                                                                                                             result)
         assert "bug" not in result.stderr, (what, result)
         found = python(copy)
         assert isinstance(found, Exception) or found == values, (what, found)
@@ -181,7 +190,8 @@ def test_digest_check_rejects_wrong_numbers_in_its_list(made, tmp_path):
     for other, what in changed(text):
         (tmp_path / "list.json").write_text(other)
         result = run_tool("digest", made / "spec.yaml", "--check", tmp_path / "list.json")
-        assert result.returncode in (1, 5) and "list.json" in result.stderr and "bug" not in result.stderr, (what, result)
+        assert result.returncode in (1, 5) and "list.json" in result.stderr and "bug" not in result.stderr, (what,
+                                                                                                             result)
 
 
 def test_every_json_file_is_tested(made):

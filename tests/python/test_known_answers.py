@@ -8,8 +8,8 @@ import pytest
 from support import run_ok, run_tool, tree_of
 
 HEAD = "shardinit: 1\nname: known\ndtype: f32\n"
-GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 64,
-        "n_positions": 16}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_layer": 1, "n_head": 4,
+        "vocab_size": 64, "n_positions": 16}
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
          "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 64,
          "tie_word_embeddings": False, "max_position_embeddings": 16}
@@ -52,7 +52,8 @@ def test_integers_above_2_to_the_53_are_exact(tmp_path):
 def test_first_matching_parameter_group_wins(tmp_path):
     """A parameter belongs to the first group with a matching pattern, so both orders of patterns write the same
     files."""
-    (tmp_path / "spec.yaml").write_text(HEAD + "modules:\n  a: {shape: [4], init: zeros}\n  b: {shape: [4], init: zeros}\n")
+    (tmp_path / "spec.yaml").write_text(HEAD + "modules:\n  a: {shape: [4], init: zeros}\n"
+                                               "  b: {shape: [4], init: zeros}\n")
 
     def exported(name, first, second):
         groups = f"{{adamw: [{{params: [{first}], lr: 1}}, {{params: [{second}], lr: 2}}]}}"

@@ -224,7 +224,8 @@ def mixtral_megatron(stored, tensor):
 
 def mixtral_max_text(stored, tensor):
     out = max_text(stored, tensor, turned=np.asarray)
-    block = {name: stored[f"params.params.decoder.layers.MoeBlock_0.{name}"] for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
+    block = {name: stored[f"params.params.decoder.layers.MoeBlock_0.{name}"]
+             for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
     assert block["wi_0"].shape == (EXPERTS, LAYERS, D, FF) and block["wo"].shape == (EXPERTS, LAYERS, FF, D)
     for i in range(LAYERS):
         there = f"model.layers.{i}.mlp."
@@ -239,10 +240,12 @@ SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "
          "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
 FAMILIES = {
     # Biases that are not all 0, so that their order matters.
-    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": by_hf, "stacked": stacked, "megatron": qwen2_megatron, "torch_dist": partial(torch_dist, per_layer=qwen2_megatron)}),
+    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"},
+                    {"hf": by_hf, "stacked": stacked, "megatron": qwen2_megatron,
+                     "torch_dist": partial(torch_dist, per_layer=qwen2_megatron)}),
     "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
-                     {"hf": by_hf, "stacked": stacked, "hub": hub, "megatron": mixtral_megatron, "maxtext": mixtral_max_text,
-                      "torch_dist": partial(torch_dist, per_layer=mixtral_megatron)}),
+                     {"hf": by_hf, "stacked": stacked, "hub": hub, "megatron": mixtral_megatron,
+                      "maxtext": mixtral_max_text, "torch_dist": partial(torch_dist, per_layer=mixtral_megatron)}),
 }
 CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in layouts]
 
@@ -327,7 +330,7 @@ def test_every_layout_is_tested():
     for name in ["qwen2.5-72b", "mixtral-8x7b"]:
         result = run_tool("plan", ROOT / f"configs/{name}.yaml", "--layout", "nothing")
         hint = result.stderr.partition("one of ")[2]
-        assert {word for word in hint.replace("`", "").replace("\n", "").split(", ")} == set(FAMILIES[name][1])
+        assert set(hint.replace("`", "").replace("\n", "").split(", ")) == set(FAMILIES[name][1])
 
 
 def test_digests_do_not_depend_on_the_layout(digests):
@@ -338,7 +341,8 @@ def test_digests_do_not_depend_on_the_layout(digests):
 def test_ranks_of_a_layout_can_be_made_separately(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "all", "--layout", "maxtext")
     for ranks in ["3", "0-1", "2"]:
-        run_ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1", "--memory", "1M")
+        run_ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1",
+               "--memory", "1M")
     assert tree_of(tmp_path / "all") == tree_of(tmp_path / "parts")
     result = run_tool("gen", TINY, "-o", tmp_path / "all", "--layout", "torchtitan")
     assert result.returncode == 4 and "holds another plan" in result.stderr
@@ -366,8 +370,10 @@ def test_changing_a_tensor_leaves_others_unchanged(tmp_path):
 
 def test_stack_members_are_sorted_by_number(tmp_path):
     """Members of a stack are sorted by number, in whatever order the spec lists them."""
-    members = ", ".join(f"h.{i}.w: {{shape: [2], init: {{constant: {{value: {i}}}}}}}" for i in (2, 10, 0, 1, 3, 4, 5, 6, 7, 8, 9))
-    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{members}}}\nlayouts: {{stacked: {{stack: [h]}}}}\n")
+    members = ", ".join(f"h.{i}.w: {{shape: [2], init: {{constant: {{value: {i}}}}}}}"
+                        for i in (2, 10, 0, 1, 3, 4, 5, 6, 7, 8, 9))
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{members}}}\n"
+                                        f"layouts: {{stacked: {{stack: [h]}}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "--layout", "stacked", "-o", tmp_path / "out")
     stored = reassemble(tmp_path / "out")["h.w"][1].view(np.float32)
     assert np.array_equal(stored, np.repeat(np.arange(11, dtype=np.float32), 2).reshape(11, 2))

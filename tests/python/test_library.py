@@ -186,8 +186,10 @@ def test_new_struct_members_do_not_break_old_programs(old_program, tmp_path):
     (tmp_path / "library/shardinit.h").write_text(header)
     core = BINARY.parent / "libshardinit_core.a"
     output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
-           '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", ROOT / "src/library/no_hdf5.cc", core, "-Wl,--as-needed",
-           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-ldeflate", "-lyaml-cpp", "-lzstd",
+           '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", ROOT / "src/library/no_hdf5.cc", core,
+           "-Wl,--as-needed",
+           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt",
+           "-lhwy", "-lmpfr", "-lcrypto", "-ldeflate", "-lyaml-cpp", "-lzstd",
            "-o", tmp_path / "libshardinit.so.1")
     now, then = (loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
     assert now.returncode == 0, now.stderr.decode()
@@ -335,7 +337,8 @@ def test_fill_rejects_misuse_and_writes_nothing(api, small):
 def test_open_rejects_misuse(api):
     for arguments, said in [
         ({}, "neither `path` nor `text` is given"),
-        ({"text": SMALL, "size": 8}, f"`struct_size` is 8, not sizeof(shardinit_source), {ctypes.sizeof(_native.Source)}"),
+        ({"text": SMALL, "size": 8}, f"`struct_size` is 8, not sizeof(shardinit_source), "
+                                     f"{ctypes.sizeof(_native.Source)}"),
         ({"text": SMALL, "extra": b"\0" * 8 + b"\1"}, "has members that this library does not know"),
         ({"text": SMALL, "sets": [b"seed=1", None]}, "`sets` has no string 1"),
         ({"text": SMALL, "sets": [b"sead=1"]}, "--set:1:1: error: the spec has no key `sead`"),
@@ -401,7 +404,8 @@ modules:
     tensors = [api.c.shardinit_tensor_at(handle, i).contents for i in range(7)]
     assert {t.path: (t.partition[:t.dimensions], bool(t.extended)) for t in tensors} == {
         b"nested": ([b"x,y", b""], True), b"nested_even": ([b"x,y", b""], False), b"inner": ([b"", b"x,y"], True),
-        b"uneven": ([b"x,y", b""], False), b"segments": ([b"", b"y"], True), b"staged": ([b"x"], True), b"whole": ([b""], False)}
+        b"uneven": ([b"x,y", b""], False), b"segments": ([b"", b"y"], True), b"staged": ([b"x"], True),
+        b"whole": ([b""], False)}
     api.c.shardinit_close(handle)
 
 

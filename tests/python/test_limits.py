@@ -32,7 +32,8 @@ SPECS = {
                        "  e: {shape: [4], init: zeros, shard: [[a, b, c]]}\n", "the mesh has more than 16777216 ranks"),
     "a long expression": (HEAD + f"vars: {{n: '{'(' * 4000}1'}}\nmodules:\n  e: {{shape: [n], init: zeros}}\n",
                           "nested more than"),
-    "a long number": (HEAD + f"seed: {'9' * 4000}\nmodules:\n  e: {{shape: [4], init: zeros}}\n", "does not fit in 64 bits"),
+    "a long number": (HEAD + f"seed: {'9' * 4000}\nmodules:\n  e: {{shape: [4], init: zeros}}\n",
+                      "does not fit in 64 bits"),
 }
 
 

@@ -56,7 +56,8 @@ def test_note_on_a_local_sharding_is_not_an_error(tmp_path):
     (tmp_path / "part").mkdir()
     (tmp_path / "part/sharding").mkdir()
     (tmp_path / "part/sharding/megatron").write_text("shardinit: 1\nvars: {rows: 2}\n")
-    (tmp_path / "part/mine.yaml").write_text("shardinit: 1\ninclude: sharding/megatron\nmesh: {axes: {fsdp: 4}}\nsharding: fsdp\n")
+    (tmp_path / "part/mine.yaml").write_text("shardinit: 1\ninclude: sharding/megatron\nmesh: {axes: {fsdp: 4}}\n"
+                                             "sharding: fsdp\n")
     result = run_ok("validate", "llama3-tiny", "--sharding", "part/mine.yaml", cwd=tmp_path)
     assert "`sharding/megatron` is a file here, and not the shipped spec" in result.stderr and ", 8 ranks" in result.stdout
 

@@ -11,12 +11,17 @@ from support import DTYPES, reassemble, run_json, run_ok, run_tool
 
 SHAPES = {  # The shapes of v and its norms determine the dimensions that are summed over.
     "first kept": ([70, 5, 9], [70, 1, 1]), "last kept": ([9, 50, 700], [1, 1, 700]),
-    "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]), "outer over": ([6, 40, 7], [1, 40, 7]),
-    "short rows": ([3000, 2], [3000, 1]), "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
-    "vector": ([1000], [1]), "of one": ([1, 9], [1, 1]), "scalar": ([], []), "ones between": ([4, 1, 6, 1], [4, 1, 1, 1]),
-    "rows": ([50, 7], [50]), "rows of a square": ([30, 30], [30]), "two of three": ([6, 40, 7], [6, 40]), "rows of a kernel": ([8, 3, 3], [8]),
+    "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]),
+          "outer over": ([6, 40, 7], [1, 40, 7]),
+    "short rows": ([3000, 2], [3000, 1]), "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]),
+          "none": ([5, 7], [5, 7]),
+    "vector": ([1000], [1]), "of one": ([1, 9], [1, 1]), "scalar": ([], []),
+          "ones between": ([4, 1, 6, 1], [4, 1, 1, 1]),
+    "rows": ([50, 7], [50]), "rows of a square": ([30, 30], [30]), "two of three": ([6, 40, 7], [6, 40]),
+          "rows of a kernel": ([8, 3, 3], [8]),
 }
-INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}",
+INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}",
+         "{constant: {value: 3}}",
          '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", "{sparse: {sparsity: 0.3}}", "orthogonal"]
 
 
@@ -117,7 +122,8 @@ def test_norms_of_torch_cpu_numbers_are_inexact(tmp_path):
     """Only norms of numbers that were not drawn are exact."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("engine: torch_cpu\n" + spec_text([
-        ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"), ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),
+        ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"),
+        ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),
         ("e", 'shape: [5], dtype: f32, init: {expr: "torch_normal(720, -1, 16, index, 0, 1) * 2"}'),
         ("h", "shape: [], dtype: f32, init: {norms: {of: e}}"),
         ("w", "shape: [5], dtype: f32, init: ones"), ("f", "shape: [1], dtype: f32, init: {norms: {of: w}}")]))

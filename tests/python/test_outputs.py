@@ -16,7 +16,7 @@ import pytest
 
 from interposed import interposed, rule
 from recorded import file_of
-from support import BINARY, CLEAN, OF_ANY, ROOT, TINY, run_json, run_ok, run_tool, tree_of
+from support import BINARY, CLEAN, OF_ANY, ROOT, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -46,7 +46,8 @@ OUTPUTS = {
     "stats --html": (["stats", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
     "digest --write": (["digest", "spec.yaml", "--write"], '{\n "contract_version": '),
     "import -o": (["import", "config.json", "-o"], "# shardinit import config.json\n"),
-    "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "--verify", "none", "-o"], "# Linear, captured by shardinit-capture "),
+    "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "--verify", "none", "-o"],
+                   "# Linear, captured by shardinit-capture "),
 }
 PROGRAM = [name for name in OUTPUTS if not name.startswith("capture")]
 
@@ -216,7 +217,8 @@ def test_outputs_may_be_open_descriptors(folder):
 # Inputs: the words of a command that writes to `PATH`, and the files that it reads and must not replace.
 READ = {
     "program": (["program", "main.yaml", "-o", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
-    "plan --write": (["plan", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
+    "plan --write": (["plan", "main.yaml", "--write", "PATH"],
+                     ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
     "plan --html": (["plan", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
     "graph --html": (["graph", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
     "stats --html": (["stats", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
@@ -254,7 +256,8 @@ def test_inputs_are_never_replaced(case, folder):
         for path in (name, f"./{name}", f"sub/../{name}", folder / name, "link", "hard"):
             for force in ([], ["--force"]):
                 with open(folder / "stdin.yaml") as stdin:
-                    done = run_tool(*[path if word == "PATH" else word for word in words], *force, cwd=folder, stdin=stdin)
+                    done = run_tool(*[path if word == "PATH" else word for word in words], *force, cwd=folder,
+                                    stdin=stdin)
                 assert done.returncode == 2 and "this command reads" in done.stderr, (name, path, done)
                 assert (folder / name).read_bytes() == before
         (folder / "link").unlink(), (folder / "hard").unlink(), (folder / "sub").rmdir()
@@ -265,7 +268,8 @@ def test_inputs_are_never_replaced(case, folder):
 
 def test_capture_never_replaces_its_inputs(folder):
     (folder / "mine.py").write_text("from torch.nn import Linear\n")
-    for words, path in ((["hf", "config.json"], "config.json"), (["torch", "mine:Linear", "--args", "[2, 3]"], "mine.py")):
+    for words, path in ((["hf", "config.json"], "config.json"),
+                        (["torch", "mine:Linear", "--args", "[2, 3]"], "mine.py")):
         before = (folder / path).read_text()
         done = subprocess.run([*CAPTURE, *words, "-o", path, "--force"], cwd=folder, env=PYTHON, text=True,
                               capture_output=True, timeout=300)
@@ -343,11 +347,13 @@ def test_commands_reject_urls_that_they_cannot_use(store, folder):
                   ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
         if store.startswith("s3://") and words in (["gen", "spec.yaml", "-o"], ["reshard", "ckpt", "-o"], ["verify"],
                                                               ["export", "spec.yaml", "--to", "dcp", "-o"], ["status"],
-                                                              ["export", "ckpt", "--to", "safetensors", "-o"], ["finalize"],
+                                                              ["export", "ckpt", "--to", "safetensors", "-o"],
+                                                   ["finalize"],
                                                               ["inspect"], ["stats"], ["diff", "spec.yaml"]):
             continue  # These accept URLs: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py.
         done = run_tool(*words, store, cwd=folder)
-        assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words, done)
+        assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words,
+                                                                                                                done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
     for key in (f"include: {store}", f"sharding: {store}", f"mesh: {{axes: {{a: 2}}, devices: '{store}'}}",
                 f"modules: {{t: {{shape: [6], init: {{file: {{path: '{store}', sha256: '{'0' * 64}'}}}}}}}}"):
@@ -391,7 +397,8 @@ def test_digest_check_reports_tensors_the_spec_lacks(name, options, folder):
         assert done.returncode == differs and (f"{path}: is in more.json, but not in the spec" in done.stderr) == differs
     (folder / "more.json").write_text(json.dumps({**listed, "tensors": listed["tensors"][:1]}))
     done = run_tool("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
-    assert ("is not in more.json" in done.stderr) == (done.returncode == 1) == ("w" not in str(listed["tensors"][:1]) or not options[1:] or options[1] == "*")
+    assert ("is not in more.json" in done.stderr) == (done.returncode == 1) == ("w" not in str(listed["tensors"][:1])
+        or not options[1:] or options[1] == "*")
     twice = {**listed, "tensors": [*listed["tensors"], listed["tensors"][0]]}
     (folder / "more.json").write_text(json.dumps(twice))
     done = run_tool("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
@@ -407,7 +414,8 @@ def test_verify_lists_foreign_files_without_failing(format, folder):
     spec = SPEC if format != "keras" else SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + layout
     (folder / "spec.yaml").write_text(spec)
     out = folder / "out"
-    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
+    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format,
+                                                                              "-o", "out"]
     run_ok(*words, cwd=folder)
     assert run_json("verify", "out", cwd=folder)["foreign"] == []
     run_ok("verify", "out", "--strict", cwd=folder)
@@ -462,7 +470,8 @@ LIKE_PARTS = {
 
 @pytest.mark.parametrize("format", LIKE_PARTS)
 def test_verify_rejects_files_that_readers_would_load(format, folder):
-    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
+    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format,
+                                                                              "-o", "out"]
     run_ok(*words, cwd=folder)
     for name in LIKE_PARTS[format]:
         path = folder / "out" / name
@@ -523,7 +532,8 @@ def test_impossible_output_folders_are_reported_first(folder, words):
             ("dangling", 4, "`dangling` exists and holds something else\n  hint: choose another folder with `-o`"),
             ("dangling/out", 3, "cannot create the folder `dangling`: File exists"),
             (LONG, 2, f"cannot read `{LONG}`: File name too long"),
-            ("ckpt/new", 2, "`ckpt/new` is in `ckpt`, the checkpoint that is copied\n  hint: choose another folder with `-o`"),
+            ("ckpt/new", 2, "`ckpt/new` is in `ckpt`, the checkpoint that is copied\n"
+                            "  hint: choose another folder with `-o`"),
             ("ckpt/../ckpt/ranks/new", 2, "`ckpt/../ckpt/ranks/new` is in `ckpt`, the checkpoint that is copied")):
         before = sorted(folder.iterdir())
         done = run_tool(*words, "-o", out, cwd=folder)
@@ -533,5 +543,6 @@ def test_impossible_output_folders_are_reported_first(folder, words):
     assert result.returncode == 2 and ": File name too long\n" in result.stderr, result
     for fails, name, told in ((f"{folder}/ckpt", "out", "ckpt"), (f"{folder}/there", "there/out", "there/out")):
         (folder / "there").mkdir(exist_ok=True)
-        done = run_tool(*words, "-o", name, cwd=folder, env=interposed(rule("readlink,stat", "fail", errno.EIO, when="1+", where=fails)))
+        done = run_tool(*words, "-o", name, cwd=folder,
+                        env=interposed(rule("readlink,stat", "fail", errno.EIO, when="1+", where=fails)))
         assert done.returncode == 3 and f"cannot read `{told}`: Input/output error\n" in done.stderr, done

@@ -110,7 +110,8 @@ FORMS = ["safetensors", "dcp", "zarr", "hdf5"]
 def test_concurrent_runs_with_other_values_conflict(tmp_path, form, words, call, name):
     """If a run from another source finishes first, its values are not accepted as this run's."""
     make_two_models(tmp_path)
-    first = Stopped(tmp_path, call, f"{tmp_path}/{name}", "convert", "first/model", "--to", form, "-o", "out", *words, cwd=tmp_path)
+    first = Stopped(tmp_path, call, f"{tmp_path}/{name}", "convert", "first/model", "--to", form, "-o", "out", *words,
+                    cwd=tmp_path)
     run_ok("convert", "second/model", "--to", form, "-o", "out", cwd=tmp_path)
     there = tree_of(tmp_path / "out")
     status, stdout, stderr = first.go()
@@ -149,7 +150,8 @@ def test_next_run_cleans_up_after_two_killed_runs(tmp_path):
     the other meanwhile, after naming its own."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
     command = ["reshard", "source", "--mesh", "fsdp=1,tensor=1", "-o", "out"]
-    dies = [rule(call, "kill", where=f"{tmp_path}/.out.{kind}-") for call, kind in (("rename", "part"), ("mkdir", "part"))]
+    dies = [rule(call, "kill", where=f"{tmp_path}/.out.{kind}-") for call,
+            kind in (("rename", "part"), ("mkdir", "part"))]
     first = Stopped(tmp_path, "rename", f"{tmp_path}/.out.part-", *command, cwd=tmp_path, rules=dies[:1])
     second = run_tool(*command, cwd=tmp_path, env=interposed(dies[1]))
     assert second.returncode == first.go()[0] == -9, second
@@ -163,7 +165,8 @@ def test_overtaken_run_leaves_no_temporary_file(tmp_path):
     the folder."""
     make_two_models(tmp_path)
     file = "ranks/rank-00000.h5"
-    words = ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", "out", "--ranks"]
+    words = ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", "out",
+             "--ranks"]
     first = Stopped(tmp_path, "rename", f"{tmp_path}/out.parts/files/{file}", *words, "0", cwd=tmp_path)
     run_ok(*words, "0-1", cwd=tmp_path)
     there = tree_of(tmp_path / "out")
@@ -187,7 +190,8 @@ def test_run_restages_if_the_locked_folder_was_removed(tmp_path):
     assert command.check_left() == command.good
 
 
-@pytest.mark.parametrize("command", [["reshard", "source", "--mesh", "fsdp=1,tensor=1"], ["convert", "source", "--to", "dcp"]],
+@pytest.mark.parametrize("command",
+                         [["reshard", "source", "--mesh", "fsdp=1,tensor=1"], ["convert", "source", "--to", "dcp"]],
                          ids=lambda command: command[0])
 @pytest.mark.parametrize("kind", ["file", "full", "empty"])
 def test_foreign_output_that_appears_meanwhile_stays(tmp_path, command, kind):
@@ -220,7 +224,8 @@ def test_different_export_that_appears_is_a_conflict(tmp_path):
     change."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
     run_ok("export", "llama3-tiny", "--to", "dcp", "--set", "seed=1", "-o", "other", cwd=tmp_path)
-    first = Stopped(tmp_path, "rename", f"{tmp_path}/out", "convert", "source", "--to", "dcp", "-o", "out", cwd=tmp_path)
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/out", "convert", "source", "--to", "dcp", "-o", "out",
+                    cwd=tmp_path)
     (tmp_path / "other").rename(tmp_path / "out")
     there = tree_of(tmp_path / "out")
     status, stdout, stderr = first.go()
@@ -234,7 +239,8 @@ def test_files_staged_by_another_run_are_kept(tmp_path):
     alone."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)
     command.reset()
-    first = Stopped(tmp_path, "fsync", f"{command.work}/", *command.words, command.work / "out", cwd=command.inputs, when=4)
+    first = Stopped(tmp_path, "fsync", f"{command.work}/", *command.words, command.work / "out", cwd=command.inputs,
+                    when=4)
     (staged,) = (path for path in command.work.glob(".out.part-*") if path.is_dir())
     before = tree_of(staged)
     assert before

@@ -240,7 +240,8 @@ def test_plan_reports_padding(tmp_path):
 
 def test_explain_reports_an_unknown_path_once(tmp_path):
     """Drawn and stored tensors share their paths, so an unknown path is reported once."""
-    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\nmodules:\n"
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\n"
+                                        "modules:\n"
                                         "  even: {shape: [8], init: zeros, shard: [a]}\n"
                                         "  odd: {shape: [7], init: zeros, shard: [a]}\n")
     result = run_tool("explain", tmp_path / "spec.yaml", "nope")
@@ -272,9 +273,11 @@ def test_map_patterns_match_only_tensors_sharded_alike(tmp_path):
     """No pattern of a written map matches tensors with another sharding: `layers.*.w` would cover the first two
     tensors, but it also matches the third."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
-                                        "  layers:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n"
+                                        "  layers:\n    repeat: {i: 2}\n"
+                                        "    w: {shape: [8, 4], init: ones, shard: [a]}\n"
                                         "  layers.x.w: {shape: [8, 4], init: ones, shard: [null, a]}\n"
-                                        "  blocks:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n")
+                                        "  blocks:\n    repeat: {i: 2}\n"
+                                        "    w: {shape: [8, 4], init: ones, shard: [a]}\n")
     run_ok("plan", tmp_path / "spec.yaml", "--write", tmp_path / "map.yaml")
     text = (tmp_path / "map.yaml").read_text()
     assert "layers.*.w" not in text and "blocks.*.w" in text

@@ -91,7 +91,9 @@ def to_ranks(text):
 
 
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
-@pytest.mark.parametrize("axes", ["replica: 4, shard: 4", "shard: 4, replica: 4", "replica: 2, shard: 3, other: 2", "shard: 13"])
+@pytest.mark.parametrize("axes",
+                         ["replica: 4, shard: 4", "shard: 4, replica: 4", "replica: 2, shard: 3, other: 2",
+                          "shard: 13"])
 def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
     """`plan --part` lists the ranks that `gen --part` makes, with the bytes in their receipts."""
     spec = tmp_path / "spec.yaml"
@@ -152,7 +154,8 @@ def test_export_in_parts_equals_one_run(spec, tmp_path, form, source):
 
 def test_export_parts_are_balanced_by_bytes(tmp_path):
     """Parts are cut from files, so they are balanced even if one rank would make all files."""
-    (tmp_path / "spec.yaml").write_text(SPEC.replace("{data: 4, tensor: 2}", "{data: 1}").replace("[{rows: tensor}]", "[]").replace(
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("{data: 4, tensor: 2}", "{data: 1}").replace("[{rows: tensor}]",
+                                                                                                  "[]").replace(
         "  a: {shape: [64, 32], axes: [rows, null]", "  l:\n    repeat: {i: 40}\n    a: {shape: [64, 32]"))
     command = ["export", tmp_path / "spec.yaml", "--to", "safetensors", "--max-shard-size", "8192"]
     run_ok(*command, "-o", tmp_path / "whole")
@@ -182,9 +185,11 @@ def test_reshard_in_parts_equals_one_run(spec, tmp_path):
         assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
         shutil.rmtree(tmp_path / "out")
         shutil.rmtree(tmp_path / "whole")
-    report = run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out", "--ranks", "1")
+    report = run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out",
+                      "--ranks", "1")
     assert not report["complete"] and report["ranks_written"] == 1 and not (tmp_path / "out").exists()
-    assert run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out", "--ranks", "0")["complete"]
+    assert run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out", "--ranks",
+                    "0")["complete"]
     run_ok("verify", tmp_path / "out")
 
 
@@ -204,7 +209,8 @@ def test_parts_with_other_values_are_rejected(spec, tmp_path, command):
 def test_parts_are_counted_from_0(spec, tmp_path, command):
     run_ok("gen", spec, "-o", tmp_path / "checkpoint")
     words = {"gen": ["gen", spec], "export": ["export", spec, "--to", "dcp"], "plan": ["plan", spec],
-             "reshard": ["reshard", tmp_path / "checkpoint"], "convert": ["convert", tmp_path / "checkpoint", "--to", "dcp"]}[command]
+             "reshard": ["reshard", tmp_path / "checkpoint"],
+             "convert": ["convert", tmp_path / "checkpoint", "--to", "dcp"]}[command]
     words += [] if command == "plan" else ["-o", tmp_path / "out"]
     result = run_tool(*words, "--part", "4/4")
     assert result.returncode == 2 and "parts count from 0" in result.stderr
@@ -230,7 +236,8 @@ def test_a_folder_completed_meanwhile_is_not_restarted(tmp_path, command):
 
 def test_export_rejects_a_receipt_without_a_file(tmp_path):
     # A receipt lists several files if there are more than 1,024.
-    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\nmodules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\n"
+                                        "modules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
     command = ["export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "out"]
     run_ok(*command, "--part", "0/2")
     receipts = {path: json.loads(path.read_text()) for path in (tmp_path / "out.parts/notes").iterdir()}
@@ -244,9 +251,12 @@ def test_export_rejects_a_receipt_without_a_file(tmp_path):
             ([{**first, "file": other}, *files[1:]], ""), ([{**first, "digests": []}, *files[1:]], ""),
             ([{**first, "digests": first["digests"] * 2}, *files[1:]], ""),
             ([{**first, "crcs": [0, 0]}, *files[1:]], ""),
-            *(([lack, *files[1:]], f"key '{key}' not found") for lack, key in zip(lacking, ("file", "digests", "crcs"))),
-            ([{**first, "crcs": [2**32]}, *files[1:]], "the value must be a whole number from 0 to 4294967295, not 4294967296"),
-            ([{**first, "file": "x"}, *files[1:]], "the value must be a whole number from 0 to 18446744073709551615, not string"),
+            *(([lack, *files[1:]], f"key '{key}' not found") for lack,
+              key in zip(lacking, ("file", "digests", "crcs"))),
+            ([{**first, "crcs": [2**32]}, *files[1:]],
+             "the value must be a whole number from 0 to 4294967295, not 4294967296"),
+            ([{**first, "file": "x"}, *files[1:]],
+             "the value must be a whole number from 0 to 18446744073709551615, not string"),
             ([{**first, "digests": [5]}, *files[1:]], "type must be string, but is number"),
             ([[], *files[1:]], "cannot use at() with array")):
         path.write_text(json.dumps(damaged))

@@ -75,7 +75,8 @@ class Page(HTMLParser):
     def areas(self, picture):
         """Yields left, top, width and height of each box in per cent."""
         for box in self.boxes[picture]:
-            top, right, bottom, left = map(float, re.match(r"inset:(\S+)% (\S+)% (\S+)% (\S+)%;", box["style"]).groups())
+            top, right, bottom, left = map(float,
+                                           re.match(r"inset:(\S+)% (\S+)% (\S+)% (\S+)%;", box["style"]).groups())
             yield left, top, 100 - left - right, 100 - top - bottom
 
 
@@ -108,7 +109,8 @@ def test_page_numbers_match_the_plan(tmp_path):
     for device, title in zip(plan["devices"], page.titles("mesh"), strict=True):
         assert title.startswith("rank {rank} at {coordinate}: device {id} in slice {slice}; ".format(**device))
     shown = {g[0]: g[2] for g in tensors}
-    for name, size in re.findall(r"(\S+(?: 1\}\S*)?): \d+ tensors?, ([\d.]+ \w+), ", "\n".join(page.titles("treemap0"))):
+    for name, size in re.findall(r"(\S+(?: 1\}\S*)?): \d+ tensors?, ([\d.]+ \w+), ",
+                                 "\n".join(page.titles("treemap0"))):
         assert shown[name] == size
     for rank, title in enumerate(page.titles("mesh")):
         held, stored = map(number, re.search(r"holds ([\d,]+) bytes, ([\d,]+) of them", title).groups())
@@ -169,7 +171,8 @@ def test_page_escapes_names(tmp_path, name, key, axis):
     for command in COMMANDS:
         text = write(tmp_path, spec, command=command).read_text()
         page = Page(text)
-        assert page.tags.count("script") == 1 and "img" not in page.tags and "alert" not in page.text.replace(HOSTILE, "")
+        assert page.tags.count("script") == 1 and "img" not in page.tags and "alert" not in page.text.replace(HOSTILE,
+                                                                                                              "")
         assert page.title == name
         assert not [a for a in page.attributes if a[1].startswith("on")]
 
@@ -177,7 +180,8 @@ def test_page_escapes_names(tmp_path, name, key, axis):
 COMMANDS = ["plan", "graph", "stats"]
 
 
-@pytest.mark.parametrize("command, spec", [("plan", TINY), ("plan", BIG), ("graph", TINY), ("graph", BIG), ("stats", TINY)],
+@pytest.mark.parametrize("command, spec",
+                         [("plan", TINY), ("plan", BIG), ("graph", TINY), ("graph", BIG), ("stats", TINY)],
                          ids=lambda value: value if isinstance(value, str) else value.stem)
 def test_page_needs_no_other_files(tmp_path, command, spec):
     path = write(tmp_path, spec, command=command)
@@ -233,7 +237,8 @@ def test_page_summarizes_many_ranks(tmp_path, mesh, places, second):
     page, plan = Page(write(tmp_path, spec).read_text()), run_json("plan", spec)
     titles = page.titles("mesh")
     assert len(titles) == places and titles[1].startswith(second)
-    ranks = [tuple(map(int, (m[1], m[2] or m[1]))) for m in (re.match(r"ranks? (\d+)(?:–(\d+))? at", t) for t in titles)]
+    ranks = [tuple(map(int, (m[1], m[2] or m[1])))
+             for m in (re.match(r"ranks? (\d+)(?:–(\d+))? at", t) for t in titles)]
     assert ranks[0][0] == 0 and ranks[-1][1] == plan["world_size"] - 1
     assert all(before[1] + 1 == next[0] for before, next in zip(ranks, ranks[1:]))
     held = [re.search(r"holds? ([\d,]+)(?: to ([\d,]+))? bytes", title).groups() for title in titles]
@@ -254,7 +259,8 @@ def test_page_cells_show_fewest_and_most_bytes(tmp_path):
 
 def tree_sizes(page):
     """Returns names and sizes in the tree of `graph --html`, in the order of the text."""
-    return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
+    return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>',
+                      page.replace("<wbr>", ""))
 
 
 def test_graph_page_lists_tensors_in_order(tmp_path):
@@ -279,7 +285,8 @@ def test_graph_page_lists_tensors_in_order(tmp_path):
 
 
 def test_graph_page_of_a_layout_and_a_selection(tmp_path):
-    text = write(tmp_path, TINY, "--layout", "maxtext", "--only", "**.q_proj.*", "--depth", "1", command="graph").read_text()
+    text = write(tmp_path, TINY, "--layout", "maxtext", "--only", "**.q_proj.*", "--depth", "1",
+                 command="graph").read_text()
     page = Page(text)
     assert {"drawn0", "stored0"} <= page.boxes.keys() and "Stored by layout maxtext" in page.text
     assert [name for name, _ in tree_sizes(text)][0].endswith("q_proj.weight") and "stack" in text
@@ -349,7 +356,8 @@ def test_stats_page_marks_tensors_not_as_declared(tmp_path):
     assert result.returncode == 1 and "1 tensor is not as declared." in page.text and page.tables["groups"][1][-1] == "no: 1"
 
 
-@pytest.mark.parametrize("values, said", [([1.5] * 6, "All elements are 1.5."), ([float("nan")] * 6, "No element is finite."),
+@pytest.mark.parametrize("values, said",
+                         [([1.5] * 6, "All elements are 1.5."), ([float("nan")] * 6, "No element is finite."),
                                           ([-1.7e308, 1.7e308] * 3, "<svg")], ids=["equal", "none", "largest"])
 def test_stats_page_handles_values_without_a_range(tmp_path, values, said):
     data = struct.pack("<6d", *values)
@@ -358,12 +366,14 @@ def test_stats_page_handles_values_without_a_range(tmp_path, values, said):
                    + hashlib.sha256(data).hexdigest() + "}}}}\n")
     text = write(tmp_path, spec, command="stats").read_text()
     page = Page(text)
-    assert page.tables["groups"][1][0] == "w" and said in text and not re.search(r"\b(inf|nan)\b", text.split("<main>")[1])
+    assert page.tables["groups"][1][0] == "w" and said in text and not re.search(r"\b(inf|nan)\b",
+                                                                                 text.split("<main>")[1])
 
 
 def test_plan_balance_matches_numbers_counted_by_hand(tmp_path):
     """Numbers counted by hand: 4 ranks hold 2, 2, 1 and 0 of 5 rows, and every rank holds a scale."""
-    spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\n"
+                             "rules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
                 "  s: {shape: [10], axes: [null], init: ones}\n")
     plan = run_json("plan", spec)
@@ -390,7 +400,8 @@ def test_plan_balance_covers_all_ranks(spec, options):
 # Ways to shard, in a spec and by stages. Neighbours are similar but must be kept apart.
 SIZES = {"a": 2, "b": 3, "c": 2}
 WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]", {}), ("[b, a]", {}),
-        ("[[b, a]]", {}), ("[[a, b]]", {}), ("{a: Shard(0), b: Shard(0)}", {}), ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
+        ("[[b, a]]", {}), ("[[a, b]]", {}), ("{a: Shard(0), b: Shard(0)}", {}),
+        ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
         ("[{axes: [a], segments: 2}]", {}), ("[{axes: [a], segments: 4}]", {}), ("[a]", {}), ("[a]", {"c": [0]}),
         ("[a]", {"c": [1]}), ("[a]", {"b": [1]}), ("[a]", {"b": [0]}), ("[a]", {"b": [0, 1]}), ("[a]", {"b": [1, 2]}),
         ("[a]", {"b": [1], "c": [0]}), ("[a]", {"b": [0], "c": [1]})]
@@ -538,14 +549,15 @@ frame.srcdoc = PAGE;
 def test_page_fits_phone_and_desktop_widths(tmp_path, command, spec, scheme):
     if spec in ("many", "one"):
         spec = spec_of(tmp_path, {"many": "name: many\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 3000}}\n"
-                                          "rules: [{a: fsdp}]\nmodules: {norm.weight: {shape: [8000], axes: [a], init: ones}}\n",
+                                          "rules: [{a: fsdp}]\nmodules: {norm.weight: {shape: [8000], axes: [a], init: "
+                                          "ones}}\n",
                                   "one": "name: one\ndtype: f32\nmodules: {norm.weight: {shape: [4], init: zeros}}\n"}[spec])
     text = write(tmp_path, spec, command=command).read_text()
     for width in (390, 1600):
         frame = MEASURE.replace("WIDTH", str(width)).replace("PAGE", json.dumps(text).replace("</", "<\\/"))
         (tmp_path / "frame.html").write_text(frame)
-        dom = chromium(tmp_path, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1700,900",
-                       (tmp_path / "frame.html").as_uri())
+        dom = chromium(tmp_path, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}",
+                       "--window-size=1700,900", (tmp_path / "frame.html").as_uri())
         found = json.loads(html.unescape(re.search('data-found="([^"]*)"', dom)[1]))
         assert found["width"] <= width and found["dark"] == (scheme == 0)
         assert found["texts"] > 10 and found["contrast"] >= 4.5, found

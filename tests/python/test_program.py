@@ -204,18 +204,21 @@ def test_every_view_operation_is_tested():
 
 
 def everything(devices, engine):
-    head = f"shardinit: 1\nname: everything\nsources: {{base: {{path: {source_folder(FILES.name)}}}}}\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
+    head = f"shardinit: 1\nname: everything\nsources: {{base: {{path: {source_folder(FILES.name)}}}}}\n" \
+        f"engine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
     return head + "modules:\n" + "".join(f"  {name}: {tensor_text(name)}\n" for name in INITIALIZERS)
 
 
 def views(devices):
-    text = (f"shardinit: 1\nname: views\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\ndtype: bf16\n"
+    text = (f"shardinit: 1\nname: views\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
+            f"dtype: bf16\n"
             "init: {n: {normal: {std: 0.5}}}\nmodules:\n")
     for i in range(11):
         # The stacked tensors have two kinds of distribution with different parameters.
         init = "{uniform: {low: -1, high: 1}}" if i == 2 else f"{{normal: {{std: {0.5 + i}}}}}"
         text += f"  w{i}: {{shape: [16, 8], init: {init}}}\n"
-    text += ("  v: {shape: [8, 8], init: {uniform: {low: 0, high: 2}}}\n  u: {shape: [4, 8], init: {normalized: {axis: 1}}}\n"
+    text += ("  v: {shape: [8, 8], init: {uniform: {low: 0, high: 2}}}\n"
+             "  u: {shape: [4, 8], init: {normalized: {axis: 1}}}\n"
              "  n: {shape: [8, 4], init: n}\n  p: {shape: [8, 2], init: {sparse: {sparsity: 0.4}}}\n"
              '  s: {shape: [8, 2], init: {expr: "index"}}\nlayouts:\n  all:\n')
     cuts = {"stack": "[a, null, b]", "reshape": "[a, b, null]", "all of them": "[a, b, null]"}
@@ -247,7 +250,8 @@ def test_programs_compute_the_bits_of_gen(tmp_path, engine, arithmetic, devices)
                                   "{rows_like: {source: base, tensor: w}}"])
 def test_program_rejects_unsupported_initializers(tmp_path, init):
     assert {init[1:].split(":")[0]} <= REFUSED
-    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nsources: {{base: {{path: {source_folder(tmp_path)}}}}}\n"
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\n"
+                                        f"sources: {{base: {{path: {source_folder(tmp_path)}}}}}\n"
                                         f"modules: {{x: {{shape: [20, 8], init: {init}}}}}\n")
     result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "p.mlir")
     assert result.returncode == 2 and "`x`" in result.stderr and not (tmp_path / "p.mlir").exists(), result.stderr
@@ -277,7 +281,8 @@ def test_program_embeds_tables_of_every_type(tmp_path):
 def norms():
     """Returns a spec with norms of tensors of every type and distribution."""
     inits = ["{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}", "orthogonal",
-             '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", f"{{file: {table_file(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
+             '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}",
+             f"{{file: {table_file(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
     dtypes = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
     tensors = [(f"d{n}", "f32", init, "a") for n, init in enumerate(inits)]
     tensors += [(f"t{n}", dtype, "{normal: {std: 0.001}}", "null") for n, dtype in enumerate(dtypes)]
@@ -303,20 +308,26 @@ KINDS = {
     "normal": ["{shape: [4, 5], init: {normal: {std: 1}}}", "{shape: [4, 5], init: {normal: {mean: 3, std: 2}}}"],
     "shape": ["{shape: [4, 6], init: {normal: {std: 1}}}", "{shape: [4, 6], init: {normal: {std: 2}}}"],
     "dtype": ["{shape: [4, 5], dtype: bf16, init: {normal: {std: 1}}}"],
-    "uniform": ["{shape: [4, 5], init: {uniform: {low: -1, high: 1}}}", "{shape: [4, 5], init: {uniform: {low: 0, high: 2}}}"],
-    "cut": ["{shape: [4, 5], init: {truncated_normal: {std: 1}}}", "{shape: [4, 5], init: {truncated_normal: {std: 1, high: 1}}}"],
+    "uniform": ["{shape: [4, 5], init: {uniform: {low: -1, high: 1}}}",
+                "{shape: [4, 5], init: {uniform: {low: 0, high: 2}}}"],
+    "cut": ["{shape: [4, 5], init: {truncated_normal: {std: 1}}}",
+            "{shape: [4, 5], init: {truncated_normal: {std: 1, high: 1}}}"],
     "rows": ["{shape: [4, 1], init: {norms: {of: normal0}}}", "{shape: [4, 1], init: {norms: {of: normal1}}}"],
     "columns": ["{shape: [1, 5], init: {norms: {of: normal0}}}"],
     "longer": ["{shape: [4, 1], init: {norms: {of: shape0}}}", "{shape: [4, 1], init: {norms: {of: shape1}}}"],
     "rows_bf16": ["{shape: [4, 1], init: {norms: {of: dtype0}}}"],
-    "rows_uniform": ["{shape: [4, 1], init: {norms: {of: uniform0}}}", "{shape: [4, 1], init: {norms: {of: uniform1}}}"],
+    "rows_uniform": ["{shape: [4, 1], init: {norms: {of: uniform0}}}",
+                     "{shape: [4, 1], init: {norms: {of: uniform1}}}"],
     "orthogonal": ["{shape: [4, 5], init: orthogonal}", "{shape: [4, 5], init: {orthogonal: {gain: 2}}}"],
-    "one_zero": ["{shape: [4, 5], init: {sparse: {sparsity: 0.25}}}", "{shape: [4, 5], init: {sparse: {sparsity: 0.25, std: 2}}}"],
+    "one_zero": ["{shape: [4, 5], init: {sparse: {sparsity: 0.25}}}",
+                 "{shape: [4, 5], init: {sparse: {sparsity: 0.25, std: 2}}}"],
     "two_zeros": ["{shape: [4, 5], init: {sparse: {sparsity: 0.5}}}"],
     "one": ["{shape: [4, 5], init: ones}"], "zero": ["{shape: [4, 5], init: zeros}"],
-    "expression": ['{shape: [4, 5], init: {expr: "normal() * i0"}}', '{shape: [4, 5], key: other, init: {expr: "normal() * i0"}}'],
+    "expression": ['{shape: [4, 5], init: {expr: "normal() * i0"}}',
+                   '{shape: [4, 5], key: other, init: {expr: "normal() * i0"}}'],
     "column": ['{shape: [4, 5], init: {expr: "normal() * i1"}}'],
-    "normalized": ["{shape: [4, 5], init: {normalized: {axis: 0}}}"], "other_axis": ["{shape: [4, 5], init: {normalized: {axis: 1}}}"],
+    "normalized": ["{shape: [4, 5], init: {normalized: {axis: 0}}}"],
+    "other_axis": ["{shape: [4, 5], init: {normalized: {axis: 1}}}"],
 }
 
 
@@ -355,13 +366,16 @@ def compare(folder, spec, *arguments, shardy=True):
 
 
 # Arguments of functions. `one` is an index that is known when the program is written, since its dimension is 1.
-ARGUMENTS = {"constant": "0.75", "index": "(i1 * 6 + i2 + 1) / 64", "one": "(i0 + 0.25)", "random": "(uniform() * 0.9 + 0.05)"}
-WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 2)", "random": "(floor(uniform() * 9) + 1)"}
+ARGUMENTS = {"constant": "0.75", "index": "(i1 * 6 + i2 + 1) / 64", "one": "(i0 + 0.25)",
+             "random": "(uniform() * 0.9 + 0.05)"}
+WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 2)",
+                   "random": "(floor(uniform() * 9) + 1)"}
 
 
 def calls_of():
     """Returns path → expression, for each function and operator with each kind of argument in each position."""
-    rows = re.findall(r'^    \{"(\w+)",\s+"[^"]*",\s+(\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
+    rows = re.findall(r'^    \{"(\w+)",\s+"[^"]*",\s+(\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(),
+                      re.MULTILINE)
     operators = re.findall(r'\{"(\S+)", k\w+, ElementOp::', (ROOT / "src/expr/parse.cc").read_text())
     rows = [row for row in rows if not row[0].startswith("source_")]  # programs cannot have sources
     assert len(rows) >= 24 and len(operators) >= 10
@@ -394,7 +408,8 @@ BETWEEN = {"normal": "{normal: {mean: 0.3, std: 1}}", "cut": "{truncated_normal:
            **{f"e{number}": f'{{expr: "{text}"}}' for number, text in enumerate((
                "normal() * 0.1 * 1 + 0.3", "normal() * 0.1 - 0 + 0.3", "normal() * 0.1 + -0 + 0.3",
                "0.3 - normal() * 0.1 * 1", "normal() * 0.1 * -1 + 0.3", "normal() * 0.1 / 1 + 0.3",
-               "1 * (1 * (normal() * 0.1)) + 0.3", "pow(normal() * 0.1, 1) + 0.3", "clip(normal() * 0.1, -9, 9) + 0.3"))}}
+               "1 * (1 * (normal() * 0.1)) + 0.3", "pow(normal() * 0.1, 1) + 0.3",
+               "clip(normal() * 0.1, -9, 9) + 0.3"))}}
 
 
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
@@ -773,7 +788,8 @@ def test_program_limits_embedded_elements(tmp_path, more):
                                         f"modules: {{w: {{shape: [{2**21 + more}], init: {{file: {path}}}}}}}\n")
     result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     assert result.returncode == 2 * more and (tmp_path / "out").exists() == (more == 0), result.stderr
-    assert more == 0 or (f"`w` has its {2**21 + 1} elements from a file, but a program has such tensors of up to {2**21} "
+    assert more == 0 or (f"`w` has its {2**21 + 1} elements from a file, but a program has such tensors of up to "
+                         f"{2**21} "
                          "alone\n  hint: leave it out with `--only`, and take it from `gen`") in result.stderr
 
 

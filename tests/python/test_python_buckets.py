@@ -117,7 +117,8 @@ def test_bucket_reads_into_memory_of_any_order(tiny, options):
     here, there = shardinit.open(tiny[0]), shardinit.open(tiny[1], storage_options=options)
     path = "model.layers.0.mlp.down_proj.weight"
     wanted = bits_of(here.read(path))
-    for out in (np.zeros(wanted.shape[::-1], wanted.dtype).T, np.zeros([2 * n for n in wanted.shape], wanted.dtype)[::2, ::2]):
+    for out in (np.zeros(wanted.shape[::-1], wanted.dtype).T,
+                np.zeros([2 * n for n in wanted.shape], wanted.dtype)[::2, ::2]):
         assert there.read(path, out=out) is out and np.array_equal(out, wanted)
 
 
@@ -208,8 +209,10 @@ def test_large_and_strided_regions_are_split(monkeypatch, tmp_path):
     """With limits of a few bytes, regions are split into many pieces and batches, and only short gaps are read."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**16, (3, 40, 5, 7), dtype=np.uint16)
-    cuts = [(0, (slice(0, 3), slice(0, 40), slice(0, 5), slice(0, 3))), (1, (slice(0, 3), slice(0, 40), slice(0, 5), slice(3, 7)))]
-    out = write_checkpoint(tmp_path / "out", {"t": ("u16", words, cuts), "one": ("u16", words[0, 0, 0, 0], [(1, ())])}, 2)
+    cuts = [(0, (slice(0, 3), slice(0, 40), slice(0, 5), slice(0, 3))),
+            (1, (slice(0, 3), slice(0, 40), slice(0, 5), slice(3, 7)))]
+    out = write_checkpoint(tmp_path / "out", {"t": ("u16", words, cuts), "one": ("u16", words[0, 0, 0, 0], [(1, ())])},
+                           2)
     memory = fsspec.filesystem("memory")
     memory.put(f"{out}/", "/pieces/out/", recursive=True)
     draw = random.Random(1)
@@ -238,7 +241,8 @@ def test_large_and_strided_regions_are_split(monkeypatch, tmp_path):
         # Overlapping parts in one run.
         targets = [random_region(words.shape, draw) for _ in range(10)]
         arrays = [np.zeros(words[part].shape, "<u2") for part in targets]
-        checkpoint.run([job for part, array in zip(targets, arrays, strict=True) for job in checkpoint.jobs("t", part, array)])
+        checkpoint.run([job for part, array in zip(targets, arrays, strict=True)
+                        for job in checkpoint.jobs("t", part, array)])
         assert all(np.array_equal(array, words[part]) for part, array in zip(targets, arrays, strict=True))
 
 
@@ -338,7 +342,8 @@ def path_in(url, name):
 
 def test_open_reports_a_url_without_checkpoint(server, options, tiny, tmp_path):
     server.put("/faults")
-    for url, why in (("s3://faults/nothing", "it has no manifest.json"), ("s3://no-such-bucket/x", "there is no such bucket")):
+    for url, why in (("s3://faults/nothing", "it has no manifest.json"),
+                     ("s3://no-such-bucket/x", "there is no such bucket")):
         with pytest.raises(shardinit.NotACheckpointError) as caught:
             shardinit.open(url, storage_options=options)
         assert str(caught.value).startswith(f"`{url}` is not a checkpoint: {why}")
@@ -391,7 +396,8 @@ def test_damaged_objects_are_reported(tiny, server, options):
     checkpoint = shardinit.open(url, storage_options=options)
     checkpoint.read(path)  # digests are checked only on request
     for slices in (None, (slice(8000, 8001), slice(200, 201))):
-        with pytest.raises(shardinit.DamageError, match=rf"the box of `{path}` at \[4096, 128\] in `{url}/ranks/rank-00003.h5` does not"):
+        with pytest.raises(shardinit.DamageError,
+                           match=rf"the box of `{path}` at \[4096, 128\] in `{url}/ranks/rank-00003.h5` does not"):
             checkpoint.read(path, slices, verify=True)
     server.put(path_in(url, "ranks/rank-00003.h5"), bytes(rank[:-1]))
     with pytest.raises(shardinit.DamageError, match=rf"has {len(rank) - 1} bytes instead of {len(rank)}"):
@@ -803,20 +809,24 @@ def test_a_public_bucket_needs_no_credentials(tiny, monkeypatch):
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with lying_store() as store:
-        store.objects = {f"p/{path.relative_to(tiny[0])}": path.read_bytes() for path in tiny[0].rglob("*") if path.is_file()}
+        store.objects = {f"p/{path.relative_to(tiny[0])}": path.read_bytes()
+                         for path in tiny[0].rglob("*") if path.is_file()}
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
         checkpoint = shardinit.open("s3://bucket/p")
         checkpoint.check()
-        np.testing.assert_array_equal(bits_of(checkpoint["lm_head.weight"]), bits_of(shardinit.open(tiny[0])["lm_head.weight"]))
+        np.testing.assert_array_equal(bits_of(checkpoint["lm_head.weight"]),
+                                      bits_of(shardinit.open(tiny[0])["lm_head.weight"]))
         assert store.asked and not any("authorization" in request.headers for request in store.asked)
-        store.services["GET", "/bucket/p/manifest.json"] = (403, "<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+        store.services["GET", "/bucket/p/manifest.json"] = (403,
+                                                            "<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
         with pytest.raises(PermissionError, match="there are no credentials, and the bucket is not public"):
             shardinit.open("s3://bucket/p")
 
 
 def test_error_messages_contain_no_secrets(monkeypatch):
     """Error messages contain no secret, even if a store repeats all or part of a request, with any status."""
-    secrets = {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEJr//////////wEaDKq+Long=="}
+    secrets = {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+               "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEJr//////////wEaDKq+Long=="}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     for name, value in secrets.items():

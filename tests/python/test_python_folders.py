@@ -21,7 +21,8 @@ client_of("torch.distributed.checkpoint")
 
 RNG = np.random.default_rng(5)
 VALUES = {name: RNG.standard_normal(shape).astype(dtype) for name, shape, dtype in [
-    ("block.0.weight", (67, 130), "f4"), ("block.0.bias", (67,), "f8"), ("table", (5, 7, 11), "f2"), ("scalar", (), "f4")]}
+    ("block.0.weight", (67, 130), "f4"), ("block.0.bias", (67,), "f8"), ("table", (5, 7, 11), "f2"),
+    ("scalar", (), "f4")]}
 MEGATRON = """
 import sys, megatron_model, torch
 from megatron.core import dist_checkpointing

@@ -1,7 +1,6 @@
 """Models whose state dict differs from their parameters: state_dict hooks, wrappers, parametrizations."""
 
 import sys
-import types
 from unittest import mock
 
 import numpy as np

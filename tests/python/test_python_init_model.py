@@ -299,7 +299,8 @@ def test_init_model_rejects_wrong_arguments():
         "init_model() calls Needs() without arguments: missing a required argument: 'config'; give it a function that "
         "has them, as `lambda: Needs(config)`")
     assert raised(TypeError, nn.Linear(2, 2)) == (
-        "init_model() makes the model itself: give the class Linear, or a function that calls it; init_() fills a model "
+        "init_model() makes the model itself: give the class Linear, or a function that calls it; init_() fills a "
+        "model "
         "that is there already")
     assert "and str cannot be called: give a class or a function" in raised(TypeError, "Model")
     assert "`mesh` is a torch.distributed.device_mesh.DeviceMesh, not tuple: make one with init_device_mesh()" in \

@@ -131,7 +131,8 @@ modules:
     assert_same(init_model(new_tree, mesh, spec=path, on_devices=True), wanted, mesh)
     seeded = init_model(new_tree, mesh, P(), path, set={"seed": 5})
     assert np.array_equal(seeded["down"]["kernel"], shardinit.generate(path, "down.kernel", set={"seed": 5}))
-    renamed = init_model(lambda key: {"model": new_tree(key)}, mesh, spec=path, rename=lambda n: n.removeprefix("model."))
+    renamed = init_model(lambda key: {"model": new_tree(key)}, mesh, spec=path,
+                         rename=lambda n: n.removeprefix("model."))
     assert_same(renamed["model"], wanted, mesh)
     assert "is a checkpoint, not a spec: shardinit.jax.load() takes it" in raised(
         shardinit.SpecError, new_tree, mesh, spec=gen_ok(text, tmp_path))
@@ -160,7 +161,8 @@ def test_jax_init_model_makes_an_equinox_model():
     # A function with more arguments than a key.
     error = raised(shardinit.CaptureError, equinox.nn.Linear, mesh)
     assert "missing 2 required positional arguments: 'in_features' and 'out_features'" in error
-    assert error.endswith("as `lambda key: Linear(config, key=key)`, and of data the shapes, as `jax.numpy.zeros(shape)`")
+    assert error.endswith("as `lambda key: Linear(config, key=key)`, and of data the shapes, as "
+                          "`jax.numpy.zeros(shape)`")
 
 
 def test_jax_init_model_follows_vmap():

@@ -152,7 +152,8 @@ def test_every_config_can_be_a_mapping():
 
 
 def test_mappings_keep_numbers_and_strings():
-    made = {"shardinit": 1, "name": "numbers", "dtype": "f64", "seed": 2**64 - 1, "vars": {"d": np.int64(3)}, "modules": {
+    made = {"shardinit": 1, "name": "numbers", "dtype": "f64", "seed": 2**64 - 1, "vars": {"d": np.int64(3)},
+            "modules": {
         "a": {"shape": ("max(d, 2)", "d"), "init": {"constant": {"value": np.float64(0.1)}}},
         "b": {"shape": [2], "init": {"constant": {"value": "1e-5"}}},  # PyYAML makes a string of this number
         "c": {"shape": [2], "init": {"constant": {"value": 1e-300}}},
@@ -176,10 +177,12 @@ def test_all_functions_accept_a_mapping_as_spec():
 
 
 # Includes characters with special meaning in YAML, its quotes, or Python.
-TEXTS = st.text(st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from("\"\\'#:{}[],&*!|>%@`?-~ \t\n\r\0\x85\u2028\ufeff😀")))
+TEXTS = st.text(st.one_of(st.characters(exclude_categories=("Cs",)),
+                          st.sampled_from("\"\\'#:{}[],&*!|>%@`?-~ \t\n\r\0\x85\u2028\ufeff😀")))
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS,
-              st.sampled_from(["true", "No", "null", "~", "0x1", "1_0", "12", "1.5", "-", ".5", "<<", "=", "2020-01-01"])),
+              st.sampled_from(["true", "No", "null", "~", "0x1", "1_0", "12", "1.5", "-", ".5", "<<", "=",
+                               "2020-01-01"])),
     lambda each: st.one_of(st.lists(each, max_size=3), st.dictionaries(TEXTS, each, max_size=3)), max_leaves=8)
 
 
@@ -224,7 +227,8 @@ def test_mappings_that_yaml_cannot_represent_are_rejected():
     for error, spec, why in (
         (TypeError, {"a": {1, 2}}, "`a`: a value of type set is nothing that YAML has: give a string, number, bool, "
          "None, list or dict (of an array, `tolist()`)"),
-        (TypeError, {"modules": [{"w": np.zeros(3)}]}, "`modules[0].w`: a value of type numpy.ndarray is nothing that "),
+        (TypeError, {"modules": [{"w": np.zeros(3)}]},
+         "`modules[0].w`: a value of type numpy.ndarray is nothing that "),
         (TypeError, {"a": b"x"}, "`a`: a value of type bytes is nothing that YAML has"),
         (TypeError, {"a": {0: 1}}, "`a`: the key 0 is int: keys are strings"),
         (TypeError, {"a": np.longdouble(1) / 3}, "more digits than 64 bits hold"),
@@ -284,14 +288,16 @@ def test_spawned_processes_can_use_sources(folders):
 
     infos = shardinit.open_spec(folders["spec"]).info("scale"), shardinit.open(folders["checkpoint"]).info("scale")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert "the spec has no tensor `nope`" in raised(shardinit.UnknownTensorError, pool.apply, fails, (folders["spec"],))
+        assert "the spec has no tensor `nope`" in raised(shardinit.UnknownTensorError, pool.apply, fails,
+                                                         (folders["spec"],))
         assert pool.map(type, infos) == [shardinit.SpecTensorInfo, shardinit.StoredTensorInfo]
     loader = DataLoader(Rows(folders["checkpoint"]), batch_size=6, num_workers=1, multiprocessing_context="spawn")
     (rows,) = list(loader)
     assert torch.equal(rows, torch.from_numpy(shardinit.open(folders["checkpoint"]).read("layers.0.weight")))
     held = DataLoader(Held(folders["checkpoint"]), num_workers=1, multiprocessing_context="spawn")
     assert "a checkpoint that is open cannot be pickled" in raised(TypeError, list, held)
-    assert "pickle its path, and open it there" in raised(TypeError, pickle.dumps, shardinit.open(folders["export"])["scale"])
+    assert "pickle its path, and open it there" in raised(TypeError, pickle.dumps,
+                                                          shardinit.open(folders["export"])["scale"])
 
 
 def test_captured_spec_has_a_short_repr_and_is_not_pickled():

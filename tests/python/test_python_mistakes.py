@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clients import client_of, gen_ok
-from support import run_json, run_ok
+from support import run_json
 
 import shardinit
 

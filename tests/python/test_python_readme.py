@@ -152,7 +152,8 @@ CASES = {
         MODEL,
         TORCH + GLOO,
         LOADED + "torch.manual_seed(7)\nreal = Model()\n"
-        "assert all(torch.equal(a.full_tensor(), b) for a, b in zip(same.parameters(), real.parameters(), strict=True))",
+        "assert all(torch.equal(a.full_tensor(), b) for a, b in zip(same.parameters(), real.parameters(), "
+        "strict=True))",
     ),
     "JAX from a spec": (
         ["jax"],

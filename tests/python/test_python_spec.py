@@ -262,7 +262,8 @@ def test_python_errors_equal_the_programs(tmp_path):
             continue  # Python adds that it may be a checkpoint, and which function opens one
         case.unpack(tmp_path)
         if title == "bad_source":  # the library does not read folders
-            with contextlib.chdir(tmp_path), pytest.raises(shardinit.SpecError, match="this library reads no folders of tensors"):
+            with contextlib.chdir(tmp_path), pytest.raises(shardinit.SpecError,
+                                                           match="this library reads no folders of tensors"):
                 shardinit.open_spec(path)
             continue
         with contextlib.chdir(tmp_path), pytest.raises(shardinit.SpecError) as caught:
@@ -296,9 +297,11 @@ def test_slices_of_huge_tensors_need_little_memory():
 
 def test_generate_rejects_wrong_arguments():
     spec = shardinit.open_spec(TINY)
-    with pytest.raises(shardinit.UnknownTensorError, match=r"the spec has no tensor `lm_head.wieght`; did you mean `lm_head.weight`\?"):
+    with pytest.raises(shardinit.UnknownTensorError,
+                       match=r"the spec has no tensor `lm_head.wieght`; did you mean `lm_head.weight`\?"):
         spec.generate("lm_head.wieght")
-    for slices, error in [(8192, IndexError), ((0, 0, 0), IndexError), (slice(None, None, 2), ValueError), ("a", TypeError)]:
+    for slices, error in [(8192, IndexError), ((0, 0, 0), IndexError), (slice(None, None, 2), ValueError),
+                          ("a", TypeError)]:
         with pytest.raises(error):
             spec.generate("lm_head.weight", slices)
     with pytest.raises(shardinit.SpecError, match="use a number from 1 to 4096"):
@@ -313,7 +316,7 @@ def test_generate_rejects_wrong_arguments():
 
 def test_library_is_found_or_explained(tmp_path):
     """The library is found by SHARDINIT_LIBRARY or next to the program; otherwise an error explains what to do."""
-    code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
+    code = f"import shardinit; print(shardinit.generate({str(TINY)!r}, 'model.norm.weight').sum())"
 
     def python(**env):
         path = f"{tmp_path}/bin:/usr/bin:/bin"

@@ -189,7 +189,8 @@ def test_memory_of_one_part_of_a_large_export(tmp_path):
 
 
 def test_export_with_too_many_pieces_is_rejected(tmp_path):
-    result = run_tool("export", many_pieces(tmp_path / "spec.yaml", 2001, 4000), "--to", "hf-dcp", "-o", tmp_path / "out")
+    result = run_tool("export", many_pieces(tmp_path / "spec.yaml", 2001, 4000), "--to", "hf-dcp", "-o",
+                      tmp_path / "out")
     assert result.returncode == 2 and "would have 8,004,000 pieces, more than 8,000,000" in result.stderr, result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
 

@@ -185,7 +185,8 @@ CASES = {
         "import os, tempfile, torch, megatron_model, test_layouts\n"
         "megatron_model.start(0, 1, tempfile.mkdtemp(), {})\n"
         "from megatron.core import dist_checkpointing\n"
-        "model, = megatron_model.make_models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
+        "model, = megatron_model.make_models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, "
+        "vocab=8192)\n",
         "test_layouts.megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
     ),
     "MLX": (

@@ -82,7 +82,7 @@ def test_rank_file_has_the_documented_structure(tmp_path):
     for rank, name in enumerate(rank_files(tmp_path / "out")):
         assert name.name == f"rank-{rank:05}.h5"
         with h5py.File(name, "r") as file:
-            attributes = {k: v for k, v in file.attrs.items()}
+            attributes = dict(file.attrs.items())
             assert int(attributes["format_version"]) == 1
             assert int(attributes["contract_version"]) == 1
             assert text_of(attributes["engine"]) == "philox4x32"
@@ -234,7 +234,8 @@ modules:
         found = {}
         for dataset in datasets_in(index):
             shape = dataset.attrs["global_shape"]
-            found[text_of(dataset.attrs["path"])] = ([] if isinstance(shape, h5py.Empty) else list(shape), read_raw(dataset))
+            found[text_of(dataset.attrs["path"])] = ([] if isinstance(shape, h5py.Empty) else list(shape),
+                                                     read_raw(dataset))
     assert found.keys() == whole.keys()
     for path, (shape, words) in found.items():
         assert shape == list(whole[path][1].shape) == list(words.shape), path

@@ -47,8 +47,8 @@ def test_sparse_upcycling_noise_makes_experts_differ(tmp_path, mistral):
 
 
 def test_drop_upcycling_redraws_the_same_units_of_all_matrices(tmp_path, mistral):
-    spec = make(tmp_path, "moe", ["recipes/drop-upcycling"], variables=", share: 0.25, redrawn_spread: 3", source=mistral,
-                **MIXTRAL)
+    spec = make(tmp_path, "moe", ["recipes/drop-upcycling"], variables=", share: 0.25, redrawn_spread: 3",
+                source=mistral, **MIXTRAL)
     dense, made = tensors_of(mistral), tensors_of(tmp_path / "moe")
     redrawn, values = [], []
     for layer in range(2):
@@ -75,8 +75,10 @@ def test_drop_upcycling_redraws_the_same_units_of_all_matrices(tmp_path, mistral
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_upcycling_turns_qwen3_into_qwen3_moe(tmp_path, normalized):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-             "vocab_size": 300, "tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 8,
+             "vocab_size": 300, "tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": None,
+             "eos_token_id": None}
     torch.manual_seed(3)
     dense = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(intermediate_size=64, **sizes))
     for tensor in dense.parameters():

@@ -16,7 +16,8 @@ transformers = client_of("transformers")
 
 def test_longer_vocabulary_keeps_the_logits(tmp_path):
     # As in trained models, rows have their own means and deviations.
-    make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}, embedding: {normal: {mean: 0.02, std: 0.05}}}\n")
+    make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}, embedding: {normal: {mean: 0.02, std: "
+                                    "0.05}}}\n")
     spec = make(tmp_path, "grown", ["recipes/longer-vocabulary"], vocab=312, source=tmp_path / "base")
     (old, before), (new, after) = logits_of(tmp_path / "base"), logits_of(tmp_path / "grown")
     assert torch.equal(before, after[..., :300])
@@ -30,7 +31,8 @@ def test_longer_vocabulary_keeps_the_logits(tmp_path):
     theirs = old.get_input_embeddings().weight[300:].detach().double()
     ours = new.get_input_embeddings().weight[300:].detach().double()
     assert 0.2 < (ours - embedding_mean(old)).std() / (theirs - embedding_mean(old)).std() < 5
-    assert torch.equal(ours.bfloat16(), theirs.bfloat16()) or (ours.bfloat16() == theirs.bfloat16()).double().mean() > 0.9
+    assert torch.equal(ours.bfloat16(),
+                       theirs.bfloat16()) or (ours.bfloat16() == theirs.bfloat16()).double().mean() > 0.9
     digests = {run_ok("digest", spec, "--source", f"base={tmp_path / 'base'}", "--mesh", mesh).stdout
                for mesh in ("fsdp=1,tensor=1", "fsdp=2,tensor=4", "fsdp=1,tensor=8")}
     assert len(digests) == 1
@@ -40,8 +42,8 @@ def embedding_mean(model):
     return model.get_input_embeddings().weight[:300].detach().double().mean(0)
 
 
-GROWN = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "vocab_size": 300, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+GROWN = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 300, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
@@ -96,7 +98,8 @@ def reassembled(spec, out, *options):
 @pytest.mark.parametrize("layers", [6, 8])
 def test_llama_pro_layers_keep_the_logits(tmp_path, layers):
     make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}}\n")
-    make(tmp_path, "deeper", ["recipes/llama-pro"], layers=layers, variables=", base_layers: 4", source=tmp_path / "base")
+    make(tmp_path, "deeper", ["recipes/llama-pro"], layers=layers, variables=", base_layers: 4",
+         source=tmp_path / "base")
     for dtype in (torch.float32, torch.bfloat16):
         (_, before), (deeper, after) = logits_of(tmp_path / "base", dtype), logits_of(tmp_path / "deeper", dtype)
         assert len(deeper.model.layers) == layers and torch.equal(before, after)
@@ -143,11 +146,13 @@ def test_solar_copies_norms_and_biases(tmp_path):
     layer = "modules: {model: {layers: {self_attn: {q_norm.weight: {shape: [8], axes: [norm], init: norm}, " \
             "q_proj.bias: {shape: [32], axes: [heads], init: bias}}}}}\n"
     make(tmp_path, "base", [], more=layer + "init: {norm: {normal: {std: 1}}, bias: norm}\n")
-    make(tmp_path, "deeper", ["recipes/solar"], layers=6, variables=", base_layers: 4", more=layer, source=tmp_path / "base")
+    make(tmp_path, "deeper", ["recipes/solar"], layers=6, variables=", base_layers: 4", more=layer,
+         source=tmp_path / "base")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "deeper")
     for place, of in enumerate([0, 1, 2, 1, 2, 3]):
         for name in ("q_norm.weight", "q_proj.bias"):
-            assert torch.equal(new[f"model.layers.{place}.self_attn.{name}"], old[f"model.layers.{of}.self_attn.{name}"])
+            assert torch.equal(new[f"model.layers.{place}.self_attn.{name}"],
+                               old[f"model.layers.{of}.self_attn.{name}"])
 
 
 @pytest.mark.parametrize("recipe, layers", [("solar", 6), ("llama-pro", 6)])
@@ -155,7 +160,8 @@ def test_deeper_recipes_check_the_number_of_layers(tmp_path, recipe, layers):
     make(tmp_path, "base", [], layers=5)
     refused(tmp_path, "deeper", [f"recipes/{recipe}"], "has 5 tensors `model.layers.*.input_layernorm.weight`, not 4",
             "`base_layers` is 4", layers=layers, variables=", base_layers: 4", source=tmp_path / "base")
-    narrow = run_tool("validate", tmp_path / "deeper.yaml", "--source", f"base={tmp_path / 'base'}", "--set", "vars.d=64")
+    narrow = run_tool("validate", tmp_path / "deeper.yaml", "--source", f"base={tmp_path / 'base'}", "--set",
+                      "vars.d=64")
     assert "`model.layers.0.input_layernorm.weight` as [32], not [64]" in narrow.stderr, narrow.stderr
 
 
@@ -183,12 +189,14 @@ def test_hypercloning_keeps_the_logits(tmp_path, times, of_ff):
     for name, value in new.state_dict().items():
         table = old.state_dict()[name]
         repeats = [n // m for n, m in zip(value.shape, table.shape)]
-        divided = 1 if "norm" in name or "embed" in name else by.get(name.split(".", 3)[-1].removesuffix(".weight"), times)
+        divided = 1 if "norm" in name or "embed" in name else by.get(name.split(".", 3)[-1].removesuffix(".weight"),
+                                                                     times)
         assert torch.equal(value, torch.tile(table, repeats) / divided), name
     # The head of a tied model is made from the table.
     tied = "init: {head: {expr: \"source('base', 'model.embed_tokens.weight', i0, i1 % base_d) / (d / base_d)\"}}\n"
     (tmp_path / "tied.yaml").write_text(f"shardinit: 1\ninclude: wider.yaml\n{tied}")
-    run_ok("export", tmp_path / "tied.yaml", "--to", "safetensors", "-o", tmp_path / "tied", "--source", f"base={tmp_path / 'base'}")
+    run_ok("export", tmp_path / "tied.yaml", "--to", "safetensors", "-o", tmp_path / "tied", "--source",
+           f"base={tmp_path / 'base'}")
     old.lm_head.weight = old.model.embed_tokens.weight
     with torch.no_grad():
         assert (logits_of(tmp_path / "tied")[1] - old(TOKENS).logits).abs().max() < 1e-5
@@ -212,7 +220,8 @@ def test_hypercloning_rejects_sizes_that_do_not_fit(tmp_path, change, message):
 
 def test_fresh_head_redraws_the_language_model_head(tmp_path):
     make(tmp_path, "base", [], more=TRAINED)
-    make(tmp_path, "fresh", ["recipes/fresh-head"], more="seed: 5\n", variables=", head_std: 0.3", source=tmp_path / "base")
+    make(tmp_path, "fresh", ["recipes/fresh-head"], more="seed: 5\n", variables=", head_std: 0.3",
+         source=tmp_path / "base")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "fresh")
     assert all(torch.equal(value, old[name]) for name, value in new.items() if name != "lm_head.weight")
     assert 0.29 < new["lm_head.weight"].std() < 0.31
@@ -222,9 +231,10 @@ def test_fresh_head_redraws_the_language_model_head(tmp_path):
 
 def test_fresh_head_makes_a_classification_head(tmp_path):
     make(tmp_path, "base", [], more=TRAINED)
-    make(tmp_path, "scores", ["recipes/fresh-head"], more="config: {architectures: [LlamaForSequenceClassification], num_labels: 3, "
-         "pad_token_id: 0}\nmodules: {lm_head.weight: {when: 0}, score.weight: {shape: [3, d], axes: [null, embed], init: head}}\n",
-         source=tmp_path / "base")
+    make(tmp_path, "scores", ["recipes/fresh-head"],
+         more="config: {architectures: [LlamaForSequenceClassification], num_labels: 3, "
+         "pad_token_id: 0}\nmodules: {lm_head.weight: {when: 0}, score.weight: {shape: [3, d], axes: [null, embed], "
+         "init: head}}\n", source=tmp_path / "base")
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "scores", output_loading_info=True, attn_implementation="eager", dtype=torch.float32)
     assert not info["missing_keys"] and not info["unexpected_keys"] and model.score.weight.shape == (3, 32)
@@ -302,7 +312,8 @@ def test_deeper_recipes_reject_alternating_layers(tmp_path, recipe):
 
 def test_hypercloning_rejects_a_tied_head(tmp_path):
     run_ok("export", tiny(tmp_path, "base", "gemma-2-9b", GEMMA + "2"), "--to", "safetensors", "-o", tmp_path / "base")
-    wider = tiny(tmp_path, "wider", "gemma-2-9b", "d: 64, ff: 128, layers: 2, heads: 8, kv_heads: 4, head_dim: 8, vocab: 300, "
+    wider = tiny(tmp_path, "wider", "gemma-2-9b",
+                 "d: 64, ff: 128, layers: 2, heads: 8, kv_heads: 4, head_dim: 8, vocab: 300, "
                  "base_d: 32, base_ff: 64, base_heads: 4, base_kv_heads: 2", "hypercloning")
     result = run_tool("validate", wider, "--source", f"base={tmp_path / 'base'}")
     assert result.returncode == 2 and "`lm_head.weight`" in result.stderr, result.stderr
@@ -312,10 +323,12 @@ def test_hypercloning_rejects_a_tied_head(tmp_path):
     ("t5-11b", "d: 32, ff: 64, layers: 2, heads: 4, head_dim: 8, vocab: 64"),
     ("mamba-2.8b", "d: 32, layers: 2, vocab: 64"), ("mamba2-2.7b", "d: 64, layers: 2, vocab: 64"),
     ("bert-large", "d: 32, ff: 64, layers: 2, heads: 4, vocab: 64"), ("gpt2-xl", "d: 128, layers: 2, vocab: 64"),
-    ("vit-l-16", "d: 32, ff: 64, layers: 2, heads: 4"), ("openelm-270m", ""), ("gpt-neox-20b", "d: 192, layers: 2, vocab: 64")])
+    ("vit-l-16", "d: 32, ff: 64, layers: 2, heads: 4"), ("openelm-270m", ""),
+    ("gpt-neox-20b", "d: 192, layers: 2, vocab: 64")])
 def test_fresh_head_changes_only_heads(tmp_path, config, sizes):
     """Only heads change, whatever roles the config's initializers have."""
-    run_ok("export", tiny(tmp_path, "base", config, sizes, more="seed: 1\n"), "--to", "safetensors", "-o", tmp_path / "base")
+    run_ok("export", tiny(tmp_path, "base", config, sizes, more="seed: 1\n"), "--to", "safetensors", "-o",
+           tmp_path / "base")
     fresh = tiny(tmp_path, "fresh", config, sizes, "fresh-head", "seed: 2\n")
     run_ok("export", fresh, "--to", "safetensors", "-o", tmp_path / "fresh", "--source", f"base={tmp_path / 'base'}")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "fresh")

@@ -96,7 +96,8 @@ def spec_of(vector):
     if isinstance(key, dict):
         key = {"jax" if "words" in key else "torch": key}
     key = f", key: {json.dumps(key, ensure_ascii=False)}" if key else ""
-    return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nengine: {vector['engine']}\nmodules:\n  {vector['path']}: "
+    return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nengine: {vector['engine']}\nmodules:\n"
+            f"  {vector['path']}: "
             f"{{shape: {vector['global_shape']}, dtype: {vector['dtype']}, {fans}init: {init}{key}}}\n")
 
 
@@ -231,7 +232,8 @@ def test_initializers_match_the_formulas_of_the_manual(tmp_path):
               "orthogonal: {shape: [2, 2], init: {orthogonal: {gain: 0}}}"]
 
     pairs = [("[4, 5]", "{eye: {gain: 0.3}}", "where(row == col, 0.3, 0)"),
-             ("[8, 3, 5, 4]", "{dirac: {groups: 2}}", "(mod(i0, 8 / 2) == i1) * (i2 == floor(5 / 2)) * (i3 == floor(4 / 2))"),
+             ("[8, 3, 5, 4]", "{dirac: {groups: 2}}",
+              "(mod(i0, 8 / 2) == i1) * (i2 == floor(5 / 2)) * (i3 == floor(4 / 2))"),
              ("[9]", "{arange: {start: 0.1, step: 0.3}}", "0.1 + 0.3 * index")]
     for n0 in (1, 2, 3, 10):
         for word, window in {"hann": 0.5, "hamming": 0.54, "none": None}.items():
@@ -447,14 +449,16 @@ def test_reference_reproduces_tensors_of_sources(seed, tmp_path):
         name = rng.choice(list(drawn))
         shape, dtype, init = draw_of_source(rng, name, drawn[name][1])
         lines.append(f"  t{number}: {{shape: {shape}, dtype: {dtype}, init: {init}}}\n")
-    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\nseed: {seed}\nsources: {{base: {{path: model.safetensors}}}}\n"
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\nseed: {seed}\n"
+                                        f"sources: {{base: {{path: model.safetensors}}}}\n"
                                         "modules:\n" + "".join(lines))
     reproduce(tmp_path / "out", tmp_path / "spec.yaml", sources={("base", name): of for name, (_, of) in drawn.items()})
 
 
 def test_rows_like_matches_the_manual(tmp_path):
     page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
-    rows, share, bits = re.search(r"^rows_like of((?: \[[-\d ]+\])+), std ([\d.]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M).groups()
+    rows, share, bits = re.search(r"^rows_like of((?: \[[-\d ]+\])+), std ([\d.]+)\n((?:    [0-9a-f ]+\n){2})", page,
+                                  re.M).groups()
     table = np.array([row.split() for row in re.findall(r"\[(.*?)\]", rows)], np.float32)
     tensor = reference.SourceTensor("f32", table.shape, table.view("<u4"))
     init = {"rows_like": {"source": "base", "tensor": "w", "axis": 0, "rows": len(table), "std": float(share)}}
@@ -463,6 +467,7 @@ def test_rows_like_matches_the_manual(tmp_path):
     assert [f"{word:08x}" for word in words] == bits.split()
     safetensors.numpy.save_file({"w": table}, tmp_path / "model.safetensors")
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\nsources: {base: {path: model.safetensors}}\nmodules:\n"
-                                        f"  w: {{shape: [4, 2], dtype: f32, init: {{rows_like: {{source: base, std: {share}}}}}}}\n")
+                                        f"  w: {{shape: [4, 2], dtype: f32, init: {{rows_like: {{source: base, std: "
+                                        f"{share}}}}}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     assert [f"{word:08x}" for word in reassemble(tmp_path / "out")["w"][1].ravel()] == bits.split()

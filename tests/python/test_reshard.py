@@ -132,7 +132,8 @@ def test_reshard_to_another_sharding_without_the_spec(tmp_path, tiny_layouts, la
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
         to = tmp_path / f"to-{sharding.partition('.')[0]}"
-        source = gen(tmp_path / f"from-{sharding.partition('.')[0]}", tiny_layouts, "--mesh", "fsdp=2", *layout_option(layout))
+        source = gen(tmp_path / f"from-{sharding.partition('.')[0]}", tiny_layouts, "--mesh", "fsdp=2",
+                     *layout_option(layout))
         before = reassemble(source)
         (tmp_path / "map.yaml").write_text(json.dumps({
             path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))

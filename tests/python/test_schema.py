@@ -67,7 +67,8 @@ VALID = {
     "multipliers that are dropped": HEAD + "multipliers: null\nmodules: {w: {shape: [3], init: ones}}\n",
     "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
                       "    0: {shape: [], init: ones}\n",
-    "names with numbers": HEAD + "modules:\n  m_{i}:\n    repeat: {i: 2}\n    '{j + 1}.{2 * j}':\n      repeat: {j: 2}\n"
+    "names with numbers": HEAD + "modules:\n  m_{i}:\n    repeat: {i: 2}\n    '{j + 1}.{2 * j}':\n"
+                                 "      repeat: {j: 2}\n"
                                "      w: {shape: [i + 1], init: ones}\n",
     "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
     "a module that is called block": HEAD + "modules: {block: {w: {shape: [1], init: ones}}}\n",
@@ -122,7 +123,8 @@ VALID = {
       d: {from: {interleave: {axis: 0, groups: 2, of: [w, {slice: {axis: 1, stop: 6, of: v}}]}}}
     e: {from: {reshape: {shape: [2 * 12], of: {pad: {axis: 0, to: 4, value: -0.5, of: w}}}}}
 """,
-    "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
+    "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x",
+                                                           "name: no") + "modules: {w: {shape: [], init: ones}}\n",
 }
 
 INVALID = {

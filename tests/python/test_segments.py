@@ -11,7 +11,7 @@ import pytest
 
 from clients import bits_of, client_of
 from recorded import file_of
-from support import DTYPES, OF_ANY, ROOT, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
+from support import DTYPES, OF_ANY, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
 
 import shardinit
 
@@ -149,7 +149,8 @@ def test_verify_checks_each_box(tmp_path):
         first = box["file_offset"]
         assert f"bytes {first} to {first + box['bytes'] - 1} of the file" in result.stderr + result.stdout
         offset = tuple(box["offset"])
-        with pytest.raises(shardinit.DamageError, match=rf"at \[{offset[0]}, {offset[1]}\] in `.*/ranks/rank-00005\.h5`"):
+        with pytest.raises(shardinit.DamageError,
+                           match=rf"at \[{offset[0]}, {offset[1]}\] in `.*/ranks/rank-00005\.h5`"):
             shardinit.open(out).read_local(box["path"], 5, verify=True)
     file.write_bytes(good)
     run_ok("verify", out)

@@ -118,7 +118,8 @@ def test_rules_match_flax(tmp_path):
             text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
             assert run_json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
         # Both Flax and shardinit reject two axes with one name.
-        spec = write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
+        spec = write(tmp_path / f"{turn}.yaml", mesh,
+                     {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
                      {"rules": written})
         result = run_tool("plan", spec)
         if len(set(twice)) == len(twice):
@@ -267,7 +268,8 @@ def test_experts_match_megatron(tmp_path):
         ((4, 1, 2, 1, 1, 2), [1, 2, 7])] for rank in ranks]
     answers = ask("megatron_boxes", [
         [dict(of, virtual=1, data=of["data"] * of["expert"],
-              expert_parallel=of["expert"] * of["context"] * of["tensor"] // of.get("expert_tensor", of["tensor"])), rank]
+              expert_parallel=of["expert"] * of["context"] * of["tensor"] // of.get("expert_tensor", of["tensor"])),
+         rank]
         for of, rank in cases], [64, 128, 2, 8, 4, 512], 8)
     for (of, rank), parameters in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
@@ -363,7 +365,8 @@ def test_expert_presets_shard_experts(tmp_path):
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
     assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
     maxtext = preset_of(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
-    assert run_json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
+    assert run_json("explain", maxtext,
+                    expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
 
 
 def test_torchprime_405b_preset_matches_its_guide(tmp_path):
@@ -498,7 +501,8 @@ lm_head: [[fsdp, data], null, null]
     assert by_key["model.norm.weight"] == [[[128], [128]]]
     # A file that includes the spec can use rules again.
     again = tmp_path / "again.yaml"
-    again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: null}, "
+    again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: "
+                     "null}, "
                      "{table_rows: null}, {table_columns: null}, {norm: null}]\n")
     assert rank_boxes(again, 3)["model.norm.weight"] == [[[0], [256]]]
 
@@ -538,7 +542,8 @@ def test_rank_files_of_any_sharding_hold_the_model(model, preset, variables, mes
                                        {"expert": 1, "tensor": 1}])
 def test_rank_files_of_single_experts_hold_the_model(tmp_path, variables):
     """Each expert is one tensor, stored only by its ranks; together they have the layout's digests."""
-    spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
+    spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
+                     **SMALL | variables)
     alone = preset_of(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                    **SMALL | {"tensor": variables["tensor"]})
     layout = ["--layout", "megatron"]

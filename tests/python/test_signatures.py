@@ -171,8 +171,10 @@ def test_equal_values_do_not_replace_a_signature(made, keys):
 
 
 @pytest.mark.parametrize("script, how", [
-    ("kill -9 $$", "was killed by signal 9"), ("exit 1", "exited with status 1"), ("exit 255", "exited with status 255"),
-    ("exit 0", "exited with status 0"), ("case $2 in find*) echo a;; *) kill -11 $$;; esac", "was killed by signal 11")])
+    ("kill -9 $$", "was killed by signal 9"), ("exit 1", "exited with status 1"),
+    ("exit 255", "exited with status 255"),
+    ("exit 0", "exited with status 0"),
+    ("case $2 in find*) echo a;; *) kill -11 $$;; esac", "was killed by signal 11")])
 def test_ssh_keygen_without_verdict_is_not_a_forgery(script, how, signed, keys, tmp_path):
     """If ssh-keygen ends without a verdict, `verify` exits with 3 and does not call the signature forged."""
     folder, _ = signed

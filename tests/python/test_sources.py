@@ -23,7 +23,8 @@ TENSORS = {
     "large": np.array([1, 2**53 + 1], np.int64),
     "scalar": np.array(2.5, np.float32),
     "odd": np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x7F800000, 1], "<u4").view(np.float32),
-    **{f"layers.{i}.w": np.full((4, 6), i, np.float32) + np.arange(24, dtype=np.float32).reshape(4, 6) / 32 for i in range(4)},
+    **{f"layers.{i}.w": np.full((4, 6), i, np.float32) + np.arange(24, dtype=np.float32).reshape(4, 6) / 32
+       for i in range(4)},
 }
 
 
@@ -114,7 +115,8 @@ FORMS = {"source": "hint: write it as in `source('base')` or `source('base', 'w'
     ("source_std('base', 'odd', 'w')", "`source_std` takes 1 to 2 arguments, not 3", ""),
     ("source(i0)", f"`source` {NAME_FIRST}", FORMS["source"]),
     ("source('base', 'odd', 'x')", f"`source` {NAME_FIRST}", FORMS["source"]),
-    ("source(i0, 'base')", "`source(i0, 'base')` computes with text", "hint: text can only be compared, by `==` and `!=`"),
+    ("source(i0, 'base')", "`source(i0, 'base')` computes with text",
+     "hint: text can only be compared, by `==` and `!=`"),
     ("source_mean(1)", f"`source_mean` {NAME_FIRST}", FORMS["mean"]),
     ("source_mean('base', 1)", f"`source_mean` {NAME_FIRST}", FORMS["mean"]),
     ("source_std('base', i0)", f"`source_std` {NAME_FIRST}", FORMS["std"]),
@@ -207,7 +209,8 @@ half.weight: {shape: [8, 6], init: {expr: "2 * source('base', 7 - i0, i1)"}, dty
     made = generated_values(spec)
     a, b = (TENSORS[f"layers.{i}.w"].astype(np.float64) for i in (0, 3))
     assert np.array_equal(made["mean"], words((0.25 * a + 0.75 * b).astype(np.float32)))
-    assert np.array_equal(made["half.weight"], words((2 * TENSORS["half.weight"][::-1].astype(np.float32)).astype(ml_dtypes.bfloat16)))
+    assert np.array_equal(made["half.weight"],
+                          words((2 * TENSORS["half.weight"][::-1].astype(np.float32)).astype(ml_dtypes.bfloat16)))
     moved = made["embed.weight"].view(np.float32) - EMBED
     assert 0.005 < moved.std() < 0.02
 
@@ -280,11 +283,14 @@ def test_rows_like_of_different_rows_of_one_tensor(tmp_path, model, order):
 
 @pytest.mark.parametrize("line, message", [
     ("other.weight: {shape: [2], init: {source: base}}", "source `base` has no tensor `other.weight`"),
-    ("embed.weight: {shape: [21, 6], init: {source: base}}", "`embed.weight` is [21, 6], but `embed.weight` of source `base` is [20, 6]"),
+    ("embed.weight: {shape: [21, 6], init: {source: base}}",
+     "`embed.weight` is [21, 6], but `embed.weight` of source `base` is [20, 6]"),
     ("w: {shape: [2], init: {source: bose}}", "unknown source `bose`"),
     ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0]}}", "`index` has 1 expression,"),
-    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0, uniform()]}}", "an index cannot be random"),
-    ("embed.weight: {shape: [9, 6], init: {parts: {of: [{source: base}, zeros]}}}", "the parts of `embed.weight` are longer"),
+    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0, uniform()]}}",
+     "an index cannot be random"),
+    ("embed.weight: {shape: [9, 6], init: {parts: {of: [{source: base}, zeros]}}}",
+     "the parts of `embed.weight` are longer"),
     ("embed.weight: {shape: [9, 6], init: {parts: {of: [ones, zeros]}}}", "the length of the part `ones` is not known"),
 ])
 def test_source_errors_name_spec_and_source(tmp_path, model, line, message):
@@ -299,7 +305,8 @@ def test_a_pinned_digest_rejects_changed_sources(tmp_path, model):
     line = "embed.weight: {shape: [20, 6], init: {source: base}}"
     everything = spec_of(tmp_path, "\n".join(
         f"{name}: {{shape: {list(value.shape)}, init: {{source: base}}, dtype: {dtype}}}"
-        for (name, value), dtype in zip(TENSORS.items(), ["f32", "bf16", "f64", "i64", "i64"] + 6 * ["f32"])), name="all.yaml")
+        for (name, value), dtype in zip(TENSORS.items(), ["f32", "bf16", "f64", "i64", "i64"] + 6 * ["f32"])),
+                         name="all.yaml")
     run_ok("digest", everything, "--write", tmp_path / "pins.json")
     digest = run_ok("digest", everything).stdout.strip().split("\n")[-1].split()[0]
     pinned = spec_of(tmp_path, line, sources=f"base: {{path: model, digest: {digest}}}", name="pinned.yaml")
@@ -338,7 +345,8 @@ def test_ranks_from_different_sources_conflict(tmp_path, model):
     result = run_tool("gen", spec, "-o", out, "--ranks", "1", "--source", f"base={tmp_path / 'copy'}")
     other = json.loads((out / "ranks/rank-00001.json").read_text())["sources"][0]
     message = (f"error: `{out}` is not one checkpoint: rank 1 was made of `embed.weight` of source `base` with SHA-256 "
-               f"{other['sha256'][:12]}, but rank 0 with {read['sha256'][:12]}\n  hint: make all ranks of the same source, in "
+               f"{other['sha256'][:12]}, but rank 0 with {read['sha256'][:12]}\n"
+               f"  hint: make all ranks of the same source, in "
                "a new folder, and give its `digest` in the spec\n")
     assert result.returncode == 4 and message in result.stderr, result.stderr
     assert not (out / "manifest.json").exists()
@@ -353,7 +361,8 @@ def test_ranks_from_different_sources_conflict(tmp_path, model):
 
 @pytest.mark.parametrize("layout, wanted", [
     ({}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
-    ({"ab": {"from": {"concat": {"axis": 0, "of": ["n", "a"]}}}, "cd": {"from": {"stack": {"axis": 0, "of": ["c", "d"]}}},
+    ({"ab": {"from": {"concat": {"axis": 0, "of": ["n", "a"]}}},
+      "cd": {"from": {"stack": {"axis": 0, "of": ["c", "d"]}}},
       "keep": ["e", "f"]}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
     ({"keep": ["f", "n"], "omit": ["a", "c", "d", "e"]}, [["embed.weight"], []]),
     ({"keep": ["d", "n"], "omit": ["a", "c", "f", "e"]}, [[], ["layers.2.w"]]),
@@ -444,11 +453,13 @@ def test_checkpoints_can_be_sources(tmp_path, model):
                    head="mesh: {axes: {t: 4}}\n")
     generated_values(spec)
     shutil.move(tmp_path / "out", tmp_path / "first")
-    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: first}", name="again.yaml")
+    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: first}",
+                    name="again.yaml")
     assert np.array_equal(generated_values(again)["embed.weight"], words(EMBED))
     dcp = tmp_path / "dcp"
     run_ok("export", spec, "--to", "dcp", "-o", dcp)
-    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
+    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}",
+                    name="again.yaml")
     assert np.array_equal(generated_values(again)["embed.weight"], words(EMBED))
 
 
@@ -524,7 +535,8 @@ def test_source_changed_during_gen_is_never_mixed(tmp_path, model, change):
     safetensors.numpy.save_file({"w": RNG.normal(size=(300, 256)).astype(np.float32)}, model / "model.safetensors")
     file = model / "model.safetensors"
     old = file.read_bytes()
-    spec = spec_of(tmp_path, "w: {shape: [301, 256], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}")
+    spec = spec_of(tmp_path, "w: {shape: [301, 256], init: {parts: {of: [{source: base}, {rows_like: {source: "
+                             "base}}]}}}")
     run = ["gen", spec, "-j", "1", "-o"]
     run_ok(*run, tmp_path / "first", env=changing(model, count=tmp_path / "reads"))
     reads = counted(tmp_path / "reads")[0]

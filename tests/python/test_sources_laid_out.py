@@ -35,7 +35,8 @@ def generated_values(spec, *options):
 
 
 ALL = "{" + ", ".join(f"{name}: {{source: base}}" for name in (
-    "linear", "embedding", "query", "key", "value", "attention_out", "mlp_gate", "mlp_up", "mlp_down", "head", "norm")) + "}"
+    "linear", "embedding", "query", "key", "value", "attention_out", "mlp_gate", "mlp_up", "mlp_down", "head",
+    "norm")) + "}"
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def test_laid_out_sources_can_have_other_formats(tmp_path, base, format):
     spec, values = base
     layout = {"dcp": "torchtitan", "zarr": "kerashub"}[format]
     run_ok("export", spec, "--to", format, "--layout", layout, "-o", tmp_path / "stored")
-    made = generated_values(write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}"))
+    made = generated_values(write(tmp_path, "new", init=ALL,
+                                  sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}"))
     assert all(np.array_equal(made[path], values[path]) for path in values)
 
 
@@ -86,7 +88,8 @@ def test_vocabulary_padding_of_megatron_is_ignored(tmp_path, base):
         stored[table][300:] = np.nan
     rewrite(file, stored)
     longer = "{parts: {axis: 0, of: [{source: base}, {rows_like: {source: base, std: 0}}]}}"
-    init = ALL.replace("embedding: {source: base}", f"embedding: {longer}").replace("head: {source: base}", f"head: {longer}")
+    init = ALL.replace("embedding: {source: base}", f"embedding: {longer}").replace("head: {source: base}",
+                                                                                    f"head: {longer}")
     new = write(tmp_path, "new", init=init, vars=json.dumps({**SIZES, "vocab": 310}).replace('"', ""),
                 sources="{base: {path: stored, layout: megatron, spec: base.yaml}}")
     made = generated_values(new)
@@ -96,7 +99,8 @@ def test_vocabulary_padding_of_megatron_is_ignored(tmp_path, base):
         mean = np.zeros(32)
         for row in rows:
             mean += row
-        assert np.array_equal(made[path][300:].view(np.float32), np.broadcast_to((mean / 300).astype(np.float32), (10, 32)))
+        assert np.array_equal(made[path][300:].view(np.float32),
+                              np.broadcast_to((mean / 300).astype(np.float32), (10, 32)))
 
 
 def test_sources_can_have_the_names_of_the_hub(tmp_path):
@@ -148,8 +152,10 @@ def test_laid_out_sources_are_rounded_and_pinned_as_stored(tmp_path, base):
 
 
 @pytest.mark.parametrize("source, change, message", [
-    ("layout: torchtitan, spec: base.yaml", None, "has no `tok_embeddings.weight`, which the layout `torchtitan` of `base` has"),
-    ("layout: megatron, spec: wide.yaml", None, "stored/model.safetensors` is [512, 32], but [512, 64] in the layout `megatron` of `wide`"),
+    ("layout: torchtitan, spec: base.yaml", None,
+     "has no `tok_embeddings.weight`, which the layout `torchtitan` of `base` has"),
+    ("layout: megatron, spec: wide.yaml", None,
+     "stored/model.safetensors` is [512, 32], but [512, 64] in the layout `megatron` of `wide`"),
     ("layout: megatron, spec: deep.yaml", None, "has no `decoder.layers.3."),
     ("layout: megatrom, spec: base.yaml", None, "base.yaml`, the spec of source `base`, has no layout `megatrom`"),
     ("layout: torchtitan", None, "nothing says what the layout `torchtitan` is of it"),
@@ -216,7 +222,8 @@ def test_laid_out_source_changed_during_gen_is_rejected(tmp_path, base, change):
     assert 3 in outcomes
 
 
-MODEL = {"layers.0.w": np.zeros((4, 6), np.float32), "layers.1.w": np.zeros((4, 6), np.float32), "x": np.zeros(3, np.float32)}
+MODEL = {"layers.0.w": np.zeros((4, 6), np.float32), "layers.1.w": np.zeros((4, 6), np.float32),
+         "x": np.zeros(3, np.float32)}
 
 
 @pytest.mark.parametrize("wanted, message", [
@@ -235,7 +242,8 @@ MODEL = {"layers.0.w": np.zeros((4, 6), np.float32), "layers.1.w": np.zeros((4, 
 def test_must_have_requires_source_tensors(tmp_path, wanted, message):
     safetensors.numpy.save_file(MODEL, tmp_path / "model.safetensors")
     (tmp_path / "spec.yaml").write_text(
-        f"shardinit: 1\nname: x\ndtype: f32\nvars: {{d: 4}}\nsources:\n  base:\n    path: model.safetensors\n    must_have: [{wanted}]\n"
+        f"shardinit: 1\nname: x\ndtype: f32\nvars: {{d: 4}}\nsources:\n  base:\n    path: model.safetensors\n"
+        f"    must_have: [{wanted}]\n"
         "modules: {x: {shape: [3], init: {source: base}}, v: {shape: [d], init: zeros}}\n")
     result = run_tool("validate", tmp_path / "spec.yaml")
     if message is None:
@@ -247,7 +255,8 @@ def test_must_have_requires_source_tensors(tmp_path, wanted, message):
 
 
 def test_double_star_takes_the_rest_of_the_path(tmp_path):
-    safetensors.numpy.save_file({f"layers.{i}.a.w": np.full(3, i, np.float32) for i in range(4)}, tmp_path / "model.safetensors")
+    safetensors.numpy.save_file({f"layers.{i}.a.w": np.full(3, i, np.float32) for i in range(4)},
+                                tmp_path / "model.safetensors")
     spec = tmp_path / "spec.yaml"
     text = ("shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: model.safetensors}}\nmodules:\n  layers:\n"
             "    repeat: {i: 4}\n    a.w: {shape: [3], init: {source: base, tensor: \"layers.{3 - i}.**\"}}\n"
@@ -267,7 +276,8 @@ def test_only_convert_scales_values_for_a_layout(tmp_path, base, command):
     and only `convert` changes values."""
     run_ok("export", base[0], "--to", "safetensors", "-o", tmp_path / "stored")
     new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored}}")
-    output = {"gen": ["-o", tmp_path / "x"], "export": ["--to", "safetensors", "-o", tmp_path / "x"], "digest": []}[command]
+    output = {"gen": ["-o", tmp_path / "x"], "export": ["--to", "safetensors", "-o", tmp_path / "x"],
+              "digest": []}[command]
     result = run_tool(command, new, "--layout", "maxtext", *output)
     assert result.returncode == 2 and "shardinit convert … --inexact" in result.stderr, result
     assert not (tmp_path / "x").exists()

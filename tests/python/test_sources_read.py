@@ -86,7 +86,8 @@ def test_sources_can_be_read_in_any_order(tmp_path, index):
     index = index.replace("i1 ^ 1", "(i1 + 1 - 2 * (i1 % 2)) % 4099")
     within = index.replace("i1", "i2").replace("i0", "i1")
     spec = write_spec(tmp_path, f"{{w: {{shape: [301, 7, 4099], init: {{source: base, index: {within}}}}}, "
-                             f"e: {{shape: [301, 7, 4099], init: {{expr: \"source('base', 'w', {within[1:-1]}) + i0\"}}}}}}")
+                             f"e: {{shape: [301, 7, 4099], init: {{expr: \"source('base', 'w', {within[1:-1]}) + "
+                             f"i0\"}}}}}}")
     i, j = np.meshgrid(np.arange(7), np.arange(4099), indexing="ij")
     rows, columns = eval(index, {"i0": i, "i1": j})
     wanted = np.broadcast_to(table[rows, columns], (301, 7, 4099))
@@ -116,8 +117,10 @@ def test_source_lookups_are_not_reused_wrongly(tmp_path, order):
     assert made == {"w": sha256_of(a[places]), "x": sha256_of(a[places] + b[near]), "y": sha256_of(a[near] + b[places])}
 
 
-SPEC = ("{a: {shape: [600, 500], init: {source: base}}, b: {shape: [500, 600], init: {source: base, tensor: a, index: [i1, i0]}}, "
-        "c: {shape: [610, 500], init: {parts: {of: [{source: base, tensor: a}, {rows_like: {source: base, tensor: a}}]}}}}")
+SPEC = ("{a: {shape: [600, 500], init: {source: base}}, b: {shape: [500, 600], init: {source: base, tensor: a, index: "
+        "[i1, i0]}}, "
+        "c: {shape: [610, 500], init: {parts: {of: [{source: base, tensor: a}, {rows_like: {source: base, tensor: "
+        "a}}]}}}}")
 
 
 @pytest.mark.faults
@@ -136,7 +139,8 @@ def test_sources_changed_or_replaced_during_gen(tmp_path, change):
     for read in sorted({2, 3, 4, reads - 1, reads, *range(5, reads, max(1, reads // 12))}):
         file.write_bytes(old)
         other.write_bytes(old[:at] + bytes([old[at] ^ 1]) + old[at + 1:])
-        result = run_tool(*run, tmp_path / f"out{read}", env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
+        result = run_tool(*run, tmp_path / f"out{read}",
+                          env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
         outcomes.add(result.returncode)
         if result.returncode:
             assert result.returncode in (3, 5) and "model.safetensors" in result.stderr, result.stderr
@@ -177,7 +181,8 @@ def test_gen_with_a_source_resumes_after_sigkill(tmp_path):
 @pytest.mark.parametrize("change", ["xor", "cut", "swap"])
 def test_convert_rejects_sources_changed_meanwhile(tmp_path, change, recorded):
     """Transposed and joined tensors, with recorded digests and without."""
-    folder = source(tmp_path / "in", a=RNG.normal(size=(600, 500)).astype(np.float32), b=RNG.normal(size=(70, 500)).astype(np.float32))
+    folder = source(tmp_path / "in", a=RNG.normal(size=(600, 500)).astype(np.float32),
+                    b=RNG.normal(size=(70, 500)).astype(np.float32))
     if recorded:
         run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "export")
         folder = tmp_path / "export"
@@ -206,7 +211,8 @@ layouts:
         other.write_bytes(old[:at] + bytes([old[at] ^ 1]) + old[at + 1:])
         os.utime(other, (1_700_000_000, 1_700_000_000))
         out = tmp_path / f"out-{read}"
-        result = run_tool(*run, "-o", out, env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
+        result = run_tool(*run, "-o", out,
+                          env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
         if result.returncode == 0:
             assert run_ok("digest", out).stdout == wanted, read
         else:

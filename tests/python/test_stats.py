@@ -151,7 +151,8 @@ def test_stats_accepts_nonfinite_values_only_from_files(layout, tmp_path):
     numbers[2, 1] = np.inf
     (tmp_path / "base").mkdir()
     safetensors.numpy.save_file({"w": numbers}, tmp_path / "base/model.safetensors")
-    modules = {"file": f"{{file: {table_file(tmp_path, numbers)}}}", "zeros": "zeros", "source": "{source: base, tensor: w}",
+    modules = {"file": f"{{file: {table_file(tmp_path, numbers)}}}", "zeros": "zeros",
+               "source": "{source: base, tensor: w}",
                "parts": "{parts: {of: [{source: base, tensor: w}]}}", "drawn": "{normal: {std: 1}}"}
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: base}}\nmodules:\n"

@@ -29,7 +29,8 @@ def trained(tmp_path):
     """Returns a folder as Hugging Face's tools write it, in which an optimizer has changed some tensors."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "in")
-    state = {name: torch.nn.Parameter(t) for name, t in safetensors_torch.load_file(tmp_path / "in/model.safetensors").items()}
+    state = {name: torch.nn.Parameter(t) for name,
+             t in safetensors_torch.load_file(tmp_path / "in/model.safetensors").items()}
     optimizer = torch.optim.AdamW([state["a.up"], state["a.bias"]], lr=0.1)
     (state["a.up"].float().square().sum() + (state["a.bias"] - 1).float().square().sum()).backward()
     optimizer.step()
@@ -90,7 +91,8 @@ def test_stats_lists_tensors_it_cannot_compare(trained):
     assert rest == {"missing": ["a.up"], "other_form": ["a.still"], "not_in_spec": ["b"]}
     assert found["a.still"]["is_initial"] is found["b"]["is_initial"] is found["b"]["declared"] is None
     text = run_ok("stats", folder / "trained", "--spec", folder / "spec.yaml").stdout
-    for line in ["is of another type or shape in small: a.still", "is not in small: b", "of small is not in the folder: a.up"]:
+    for line in ["is of another type or shape in small: a.still", "is not in small: b",
+                 "of small is not in the folder: a.up"]:
         assert f"\n1 tensor {line}\n" in text
     nothing = {"missing": [], "other_form": [], "not_in_spec": []}
     for only, of in {"a.n*": {}, "a.*": {"missing": ["a.up"], "other_form": ["a.still"]}, "b": {"not_in_spec": ["b"]},

@@ -66,7 +66,8 @@ def test_status_counts_no_bytes_without_receipts(spec, tmp_path):
 def test_status_counts_bytes(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "1-2")
     status = run_json("status", tmp_path / "out")
-    assert (status["bytes"], status["bytes_done"]) == (BYTES, BYTES // 2 - 128) and status["unfinished"] == status["stuck"] == []
+    assert (status["bytes"], status["bytes_done"]) == (BYTES,
+                                                       BYTES // 2 - 128) and status["unfinished"] == status["stuck"] == []
     assert "bytes_per_second" not in status
     run_ok("gen", spec, "-o", tmp_path / "out")
     status = run_json("status", tmp_path / "out")
@@ -85,7 +86,8 @@ def test_status_reports_a_stuck_rank(stopped):
     assert "1 rank is stuck: 2 since 12:0" in run_ok("status", out).stdout
     assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
     # Files with similar names are not temporary files of a rank.
-    for name in ("rank-00002.json", "rank-2.h5", "rank-000002.h5", "rank-00002.h5.json", "share-00002", "trunk-00002.h5"):
+    for name in ("rank-00002.json", "rank-2.h5", "rank-000002.h5", "rank-00002.h5.json", "share-00002",
+                 "trunk-00002.h5"):
         (out / f"ranks/.{name}.tmp-{'0' * 16}-{'1' * 16}").touch()
     (out / "ranks/rank-00002.h5.old").touch()
     assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
@@ -117,7 +119,8 @@ def test_status_sorts_stuck_ranks_by_age(stopped, spec, tmp_path):
     (out / "ranks" / name.replace("00002", "00000")).touch()
     (out / "ranks/.rank-00011.h5.tmp").touch()
     status = run_json("status", out)
-    assert status["stuck"] == list(range(8, 0, -1)) and [each["rank"] for each in status["unfinished"]] == list(range(1, 10))
+    assert status["stuck"] == list(range(8, 0, -1)) and [each["rank"]
+                                                         for each in status["unfinished"]] == list(range(1, 10))
     assert "8 ranks are stuck: 8 since 8:00 h, 7 since 7:00 h, 6 since 6:00 h, 5 since 5:00 h, 4 since 4:00 h, …\n" in run_ok("status", out).stdout
     for rank in 8, 7, 6:
         next(out.glob(f"ranks/*rank-{rank:05}.h5*")).unlink()
@@ -201,8 +204,8 @@ def test_text_output_shortens_long_rank_lists(spec, tmp_path):
 def test_watch_prints_json_until_complete(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     begin = time.monotonic()
-    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN, text=True,
-                             stdout=subprocess.PIPE)
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN,
+                             text=True, stdout=subprocess.PIPE)
     looks, ends = [], []
 
     def read():
@@ -234,7 +237,8 @@ def test_watch_prints_json_until_complete(spec, tmp_path):
 
 def test_watch_prints_text_until_complete(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0-2")
-    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True,
+                             stdout=subprocess.PIPE)
     assert watch.stdout.readline() == "3 of 4 ranks, 786.7 kB of 1.0 MB\n"
     run_ok("gen", spec, "-o", tmp_path / "out")
     lines = watch.stdout.read().splitlines()
@@ -245,7 +249,8 @@ def test_watch_prints_text_until_complete(spec, tmp_path):
 def test_watch_waits_for_the_manifest(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
-    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True,
+                             stdout=subprocess.PIPE)
     assert watch.stdout.readline().endswith("not finalized\n")
     run_ok("finalize", tmp_path / "out")
     assert watch.stdout.read().endswith("complete\n") and watch.wait(60) == 0
@@ -253,7 +258,8 @@ def test_watch_waits_for_the_manifest(spec, tmp_path):
 
 def test_watch_ends_on_sigint(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
-    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch"], env=CLEAN, text=True,
+                             stdout=subprocess.PIPE)
     watch.stdout.readline()
     watch.send_signal(signal.SIGINT)
     assert watch.wait(5) == -signal.SIGINT
@@ -301,7 +307,8 @@ def test_status_prints_prometheus_metrics(spec, tmp_path):
     assert metrics["shardinit_rank_written_timestamp_seconds"] == {}
     del metrics["shardinit_rank_written_timestamp_seconds"]
     assert metrics == {f"shardinit_{name}": {labels: value} for name, value in {
-        "ranks": 4, "ranks_done": 2, "bytes": BYTES, "bytes_done": BYTES // 2 - 128, "complete": 0, "ranks_stuck": 0}.items()}
+        "ranks": 4, "ranks_done": 2, "bytes": BYTES, "bytes_done": BYTES // 2 - 128, "complete": 0,
+        "ranks_stuck": 0}.items()}
     # For a textfile collector, the file is replaced atomically.
     file = tmp_path / "shardinit.prom"
     for _ in range(2):
@@ -332,8 +339,10 @@ def test_prometheus_escapes_folders_that_are_not_utf8(spec, tmp_path):
 
 @pytest.mark.parametrize("words, message", [
     (["--prometheus", "--json"], "are two forms"), (["--prometheus", "--watch"], "prints one look"),
-    (["--watch", "--missing-parts", "4"], "nothing but the parts"), (["--prometheus", "--missing-parts", "4"], "nothing but the parts"),
-    (["--every", "0"], "seconds above 0"), (["--every", "nan"], "seconds above 0"), (["--stuck", "-1"], "seconds above 0"),
+    (["--watch", "--missing-parts", "4"], "nothing but the parts"),
+    (["--prometheus", "--missing-parts", "4"], "nothing but the parts"),
+    (["--every", "0"], "seconds above 0"), (["--every", "nan"], "seconds above 0"),
+    (["--stuck", "-1"], "seconds above 0"),
     (["--stuck", "1e300"], "seconds above 0"), (["--stuck", "1x"], "seconds above 0")])
 def test_status_rejects_wrong_options(spec, tmp_path, words, message):
     run_ok("gen", spec, "-o", tmp_path / "out")

@@ -10,7 +10,8 @@ from object_store import object_store, object_store_server  # noqa: F401
 from support import BINARY, FORMATS, ROOT, run_ok, tree_of
 
 WATCHED = ROOT / "build/tsan/src/shardinit"
-pytestmark = pytest.mark.skipif(not WATCHED.exists(), reason="the program with ThreadSanitizer is not built: run.sh tsan")
+pytestmark = pytest.mark.skipif(not WATCHED.exists(),
+                                reason="the program with ThreadSanitizer is not built: run.sh tsan")
 
 TINY, KINDS = "llama3-tiny", ROOT / "tests/python/kinds.yaml"
 MESH = ["--sharding", "fsdpv2", "--mesh", "fsdp=3"]
@@ -31,7 +32,8 @@ COMMANDS = {
     "convert of boxes": ["convert", "model", "--to", "dcp", *MESH, "-o"],
     "convert of types": ["convert", "weights", "--to", "hdf5", "--dtype", "f32", "-o"],
     "convert of ranks": ["convert", "weights", "--to", "zarr", *MESH, "--ranks", "0-2", "-o"],
-    **{f"export --to {form}": ["export", TINY, "--to", form, *(["--layout", "megatron"] if form == "megatron" else []), "-o"]
+    **{f"export --to {form}": ["export", TINY, "--to", form, *(["--layout", "megatron"] if form == "megatron" else []),
+                               "-o"]
        for form in FORMATS if form != "keras"},
 }
 GROWN = """
@@ -76,7 +78,8 @@ def test_bucket_commands_have_no_data_race(inputs, object_store):  # noqa: F811
     """Threads upload parts and read ranges of several files."""
     for words in (["gen", TINY, "-o", "s3://bucket/models/tiny"],
                   ["verify", "s3://bucket/models/tiny"],
-                  ["convert", "s3://bucket/models/tiny", "--to", "safetensors", *MESH, "-o", "s3://bucket/models/weights"],
+                  ["convert", "s3://bucket/models/tiny", "--to", "safetensors", *MESH, "-o",
+                   "s3://bucket/models/weights"],
                   ["digest", "s3://bucket/models/weights"]):
         done = tool(object_store, words[0], "--jobs", "4", *words[1:], folder=inputs, binary=WATCHED)
         assert done.returncode == 0, done

@@ -118,10 +118,12 @@ def test_tied_repeats_draw_once_in_pytorch_order(tmp_path):
             "  layers:\n    repeat: {i: 2}\n    w: {shape: [9], init: {uniform: {low: 0, high: 1}}, tie: layers.0.w}\n")
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
-    (tmp_path / "alone.yaml").write_text(text.replace("repeat: {i: 2}", "repeat: {i: 1}").replace(", tie: layers.0.w", ""))
+    (tmp_path / "alone.yaml").write_text(text.replace("repeat: {i: 2}", "repeat: {i: 1}").replace(", tie: layers.0.w",
+                                                                                                  ""))
     run_ok("gen", tmp_path / "alone.yaml", "-o", tmp_path / "alone")
     for i in range(2):
-        assert np.array_equal(read_tensor(tmp_path / "out", f"layers.{i}.w"), read_tensor(tmp_path / "alone", "layers.0.w"))
+        assert np.array_equal(read_tensor(tmp_path / "out", f"layers.{i}.w"),
+                              read_tensor(tmp_path / "alone", "layers.0.w"))
 
 
 def test_tied_tensors_share_a_jax_key(tmp_path):
@@ -145,7 +147,8 @@ def test_convert_records_no_keys_of_tied_tensors(tmp_path, layout):
         "  c: {shape: [4], init: {normal: {std: 1}}, tie: a}\n"
         "layouts: {rows: {all: {from: {concat: {axis: 0, of: [a, b, c]}}}}}\n")
     run_ok("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "folder")
-    run_ok("convert", tmp_path / "folder", "--spec", tmp_path / "spec.yaml", *layout, "--to", "hdf5", "-o", tmp_path / "out")
+    run_ok("convert", tmp_path / "folder", "--spec", tmp_path / "spec.yaml", *layout, "--to", "hdf5", "-o",
+           tmp_path / "out")
     plan = (tmp_path / "out/plan.json").read_text()
     assert '"key"' not in plan and plan.count('"source": {"source": "folder"') == 3
     run_ok("verify", tmp_path / "out")

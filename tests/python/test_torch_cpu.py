@@ -136,7 +136,8 @@ def test_torch_cpu_matches_a_constructor(seed, dtype, tmp_path):
         state = Constructed().state_dict()
     finally:
         torch.set_default_dtype(torch.float32)
-    made = reassemble(gen_ok(HEAD.replace("dtype: f32", f"dtype: {dtype}") + f"seed: {seed}\nmodules:\n" + MODULES, tmp_path))
+    made = reassemble(gen_ok(HEAD.replace("dtype: f32", f"dtype: {dtype}") + f"seed: {seed}\nmodules:\n" + MODULES,
+                             tmp_path))
     assert made.keys() == state.keys()
     for path, tensor in state.items():
         expected = tensor.contiguous().view(torch.int32 if dtype == "f32" else torch.int16).numpy()
@@ -223,7 +224,8 @@ def test_tied_tensors_take_no_numbers(tmp_path):
 
 
 def words_of(tensor):
-    return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]).numpy()
+    return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32,
+                                     8: torch.int64}[tensor.itemsize]).numpy()
 
 
 class Elements:
@@ -299,7 +301,8 @@ def test_expressions_draw_by_position(tmp_path, seed, ranks):
     elements.add("torch_randint(1001, 2999 - i0, 1e12)",
                  lambda: torch.randint(10**12, (3000,)).flip(0), "i64")
     elements.add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
-    elements.add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
+    elements.add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3",
+                 lambda: torch.bernoulli(torch.full((3000,), 0.3)))
     elements.add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
     elements.add("torch_normal_sorted(1001, -1, 3000, 30, index, 1, 2)",
                  lambda: torch.empty(100, 30).normal_(1, 2).sort().values)
@@ -316,8 +319,10 @@ def test_expressions_draw_by_position(tmp_path, seed, ranks):
                  lambda: (torch.randn(3000) * 0.1 + 0.3) / 3)
     elements.add("bf16(torch_normal_bf16(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + 3",
                  lambda: torch.randn(3000, dtype=torch.bfloat16) * 0.1 + 3, "bf16")
-    elements.add("-log1p(-torch_uniform_f64(1001, i0, 0, 1)) / 1.5", lambda: torch.empty(3000).exponential_(1.5), "f32", True)
-    elements.add("exp(torch_pairs_f64(1001, -1, i0, 0.5, 0.25))", lambda: torch.empty(3000).log_normal_(0.5, 0.25), "f32", True)
+    elements.add("-log1p(-torch_uniform_f64(1001, i0, 0, 1)) / 1.5", lambda: torch.empty(3000).exponential_(1.5), "f32",
+                 True)
+    elements.add("exp(torch_pairs_f64(1001, -1, i0, 0.5, 0.25))", lambda: torch.empty(3000).log_normal_(0.5, 0.25),
+                 "f32", True)
     elements.add("exp(torch_uniform(1001, i0, -3, 0))", lambda: torch.empty(3000).uniform_(-3, 0).exp_(), "f32", True)
     elements.check(tmp_path, ranks)
 
@@ -383,7 +388,8 @@ def test_matrices_match_a_constructor(tmp_path, ranks):
 @pytest.mark.parametrize("gain", ["0", "-0.0"])
 def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     """PyTorch draws the matrix even with gain 0, and zeros keep the signs of its elements."""
-    lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}", "after: {shape: [7], init: {normal: {std: 1}}}"]
+    lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}",
+             "after: {shape: [7], init: {normal: {std: 1}}}"]
     torch.manual_seed(5)
     expected = {"none": torch.nn.init.orthogonal_(torch.empty(6, 5), float(gain)), "after": torch.randn(7)}
     (tmp_path / "spec.yaml").write_text(spec_text(5, {"a": 1}, lines))
@@ -391,7 +397,9 @@ def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     for path, tensor in expected.items():
         assert np.array_equal(made[path].ravel().view(words_of(tensor).dtype), words_of(tensor).ravel()), path
-    (tmp_path / "spec.yaml").write_text(spec_text(5, {"a": 1}, ["w: {shape: [2, 2], fans: out_in, init: {xavier_uniform: {gain: 0}}}"]))
+    (tmp_path / "spec.yaml").write_text(spec_text(5, {"a": 1},
+                                                  ["w: {shape: [2, 2], fans: out_in, init: {xavier_uniform: {gain: "
+                                                   "0}}}"]))
     done = run_tool("plan", tmp_path / "spec.yaml")
     assert done.returncode == 2 and "PyTorch draws numbers even for zeros" in done.stderr, done
 
@@ -407,7 +415,8 @@ def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     ("torch_normal_sums(0, -1, 40, 7, 1, i0, 2, 0, 1)", "40 elements are not a multiple of 7 * 1"),
     ("torch_uniform_sums(0, 40, 1, 3, i0, 2, 0, 1)", "40 elements are not a multiple of 1 * 3"),
     ("torch_uniform_sums(0, 40, 1, 1, i0, 3, 0, 1)", "the power is 3, but must be 1 or 2"),
-    ("torch_uniform_sorted(0, 268435456, 1, i0, 0, 1)", "268435456 numbers are too many; there may be less than 268435456"),
+    ("torch_uniform_sorted(0, 268435456, 1, i0, 0, 1)",
+     "268435456 numbers are too many; there may be less than 268435456"),
     ("torch_uniform_sorted(0, 40, 40, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_normal_sorted(0, -1, 40, 0, i0, 0, 1)", "is 0, but must be a whole number from 1 to 2^53"),
     ("torch_normal_sorted(0, -1, 40, 9e15, i0, 0, 1)", "40 elements are not a multiple of 9000000000000000 * 1"),

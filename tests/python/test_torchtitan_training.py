@@ -46,8 +46,8 @@ def losses(tmp_path_factory):
         torch.save({p: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(TYPES[dtype])
                     for p, (dtype, words) in reassemble(here / "gen").items()}, here / "values.pt")
         run_ok("export", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=2", "--to", "dcp", "-o", here / "dcp")
-        run_ok("export", *arguments, *EXPORTS[name], "--mesh", "fsdp=1", "--to", "safetensors", "--max-shard-size", "100K",
-               "-o", here / "safetensors")
+        run_ok("export", *arguments, *EXPORTS[name], "--mesh", "fsdp=1", "--to", "safetensors", "--max-shard-size",
+               "100K", "-o", here / "safetensors")
         assert len(list((here / "dcp").glob("*.distcp"))) == 2
         assert len(list((here / "safetensors").glob("*.safetensors"))) > 1
         dcp = ["--checkpoint.enable", "--checkpoint.initial_load_path", str(here / "dcp")]

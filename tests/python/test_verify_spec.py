@@ -345,7 +345,8 @@ def read_metadata(folder):
 def test_verify_accepts_dcp_of_pytorch(spec, stock, tensors):
     result = run_json("verify", stock, "--spec", spec)
     assert result["equal"] and result["tensors"] == len(tensors)
-    result = verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
+    result = verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set",
+                    "seed=1")
     found = result.stderr
     assert "cube is float16 [5, 6, 7], but the spec has float32 [5, 6, 7]" in found
     assert "matrix is float64 [33, 17], but the spec has float64 [33, 18]" in found
@@ -430,9 +431,10 @@ def test_verify_checks_each_chunk_of_a_dcp_tensor(change, told, place, tmp_path)
 
 
 @pytest.mark.parametrize("data", [
-    b"", b".", b"\x80\x07.", b"\x80\x02}(.", b"(t.", b"0.", b"\x80\x02h\x07.", b"\x80\x02]q\x00h\x00a.", b"K\x01K\x02b.",
-    b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8, b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", b"(" * 5000 + b"t" * 5000 + b".",
-    b"\x8a\xffx.", b"coss", b"\x93.", b"}K\x01a.", b"](K\x01u.", b"\x85" * 99,
+    b"", b".", b"\x80\x07.", b"\x80\x02}(.", b"(t.", b"0.", b"\x80\x02h\x07.", b"\x80\x02]q\x00h\x00a.",
+    b"K\x01K\x02b.",
+    b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8, b"cos\nsystem\n(X\x02\x00\x00\x00lstR.",
+    b"(" * 5000 + b"t" * 5000 + b".", b"\x8a\xffx.", b"coss", b"\x93.", b"}K\x01a.", b"](K\x01u.", b"\x85" * 99,
 ])
 def test_verify_rejects_malicious_pickles(data, spec, tmp_path):
     (tmp_path / ".metadata").write_bytes(data)

@@ -120,12 +120,14 @@ def test_warning_hints_silence_the_warning(tmp_path):
     assert diagnostics(path) == []
 
 
-@pytest.mark.parametrize("shapes, ranks", [([2, 8], None), ([8, 2], None), ([3, 2], "1 of 4 ranks holds nothing: rank 3"),
+@pytest.mark.parametrize("shapes, ranks",
+                         [([2, 8], None), ([8, 2], None), ([3, 2], "1 of 4 ranks holds nothing: rank 3"),
                                            ([2, 3], "1 of 4 ranks holds nothing: rank 3"), ([2, 2], "2 of 4 ranks")])
 def test_rank_is_empty_only_if_no_tensor_has_a_box(shapes, ranks, tmp_path):
     """A rank is reported as empty only if all tensors leave it empty; tensors with the same sharding may end on
     different ranks."""
-    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {axes: {a: 4}}\nmodules:\n"
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {axes: {a: 4}}\n"
+                                        "modules:\n"
                                         + "".join(f"  t{i}: {{shape: [{n}], init: zeros, shard: [a]}}\n"
                                                   for i, n in enumerate(shapes)))
     told = run_ok("validate", tmp_path / "spec.yaml").stderr
@@ -135,8 +137,10 @@ def test_rank_is_empty_only_if_no_tensor_has_a_box(shapes, ranks, tmp_path):
 def test_each_shape_of_a_repeat_is_checked(tmp_path):
     """A verdict about the first tensor of a repeat is not reused for another shape, whichever of them is odd."""
     for shapes, odd, fans in (("[64, 65536]", "l.1.x", 65536), ("[65536, 64]", "l.0.x", 65536)):
-        (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules:\n  l:\n    repeat: {{w: {shapes}}}\n"
+        (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules:\n  l:\n"
+                                            f"    repeat: {{w: {shapes}}}\n"
                                             "    x: {shape: [w, w], init: {normal: {std: 0.5}}}\n")
         told = run_ok("validate", tmp_path / "spec.yaml").stderr
-        assert told.count("warning: ") == 1 and (f"warning: values of `{odd}` have the standard deviation 0.5, 25 times the "
+        assert told.count("warning: ") == 1 and (f"warning: values of `{odd}` have the standard deviation 0.5, 25 "
+                                                 f"times the "
                                                  f"largest that rules give for fans of {fans} and {fans}, 0.02\n") in told, told

@@ -155,7 +155,8 @@ def test_wheel_has_licences_of_linked_libraries(wheel):
         assert re.search("copyright", (folder / name).read_text(), re.I), name
     # Libraries that were linked, by the archives' names.
     archives = {"hdf5_serial": "HDF5", "sz": "libaec", "aec": "libaec", "z": "zlib", "yaml-cpp": "yaml-cpp",
-                "hwy": "Highway", "deflate": "libdeflate", "zstd": "zstd", "mpfr": "MPFR", "gmp": "GMP", "crypto": "OpenSSL"}
+                "hwy": "Highway", "deflate": "libdeflate", "zstd": "zstd", "mpfr": "MPFR", "gmp": "GMP",
+                "crypto": "OpenSSL"}
     taken = set(re.findall(r"/lib([\w-]+)\.a\b", (
         ROOT / f"build/wheel/{wheel.kind}/build/shardinit/build.ninja").read_text())) - {"shardinit_core"}
     assert taken == set(archives) and set(archives.values()) <= names
@@ -176,7 +177,8 @@ def test_wheel_bill_of_materials_lists_linked_libraries(wheel):
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bill = json.loads(text)
     versions = {library["name"]: library["version"] for library in bill["components"]}
-    named = {file.name for file in (wheel.info / "licenses/licenses").iterdir()} - {"LICENSE", "NOTICE", "LGPL-3", "GPL-3"}
+    named = {file.name for file in (wheel.info / "licenses/licenses").iterdir()} - {"LICENSE", "NOTICE", "LGPL-3",
+                                                                                    "GPL-3"}
     assert versions.keys() == named | {"compiler-rt", "libunwind"}
     assert bill["dependencies"] == [{"ref": "shardinit", "dependsOn": sorted(versions)}]
     unpacked = ROOT / f"build/wheel/{wheel.kind}"
@@ -248,7 +250,8 @@ def test_wheel_uses_sha256_instructions(wheel):
 
 def test_wheel_prints_the_recorded_output(mine):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests/python/test_recorded.py", "-k", "validate or plan or digest"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests/python/test_recorded.py", "-k",
+         "validate or plan or digest"],
         capture_output=True, text=True, timeout=300,
         env={**CLEAN, "SHARDINIT": str(mine.program), "LC_ALL": "C"})
     assert done.returncode == 0, done.stdout

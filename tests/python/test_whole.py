@@ -156,7 +156,8 @@ def test_normalized_matches_the_manual(whole, tmp_path):
     """Normalized matrices match the manual: normal draws, and sums of squares in eight parts."""
     for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
         values = whole[name]
-        normal = generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")
+        normal = generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: "
+                                    f"1}}}}}}}}\n")
         x = np.moveaxis(normal[name].astype(np.float64), axis, 0)
         p = [np.add.accumulate(x[m::8] ** 2)[-1] for m in range(8)]
         n = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
@@ -188,7 +189,8 @@ def alike(ours, theirs):
 @pytest.mark.parametrize("n", [2, 5])
 def test_orthogonal_matrices_are_uniform(n, tmp_path):
     count = 1500
-    drawn = generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
+    drawn = generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: "
+                               f"orthogonal}}}}}}\n")
     ours = np.stack([drawn[f"m.{i}.w"] for i in range(count)]).astype(np.float64)
     theirs = scipy.stats.ortho_group.rvs(n, size=count, random_state=3)
     # Both signs of the determinant are equally likely.

@@ -131,7 +131,8 @@ def nested(fields):
 
 def state_of(model):
     """Returns path → tensor for a checkpoint, with tied tensors once."""
-    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
+    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if getattr(model.config, "tie_word_embeddings",
+                                                                            False) else set()
     return {path: tensor for path, tensor in model.state_dict().items() if path not in tied}
 
 
@@ -237,8 +238,8 @@ MODELS = {
         "heads": "attention_head_dim", "groups": "norm_num_groups", "image": "sample_size",
     }, {"widths": [16, 24, 32, 40], "resnets": 1, "context": 48, "heads": 4, "groups": 8, "image": 16}),
     "dit-xl-2": Diffuser("DiTTransformer2DModel", 749_826_464, {"out_channels": 8}, {
-        "heads": "num_attention_heads", "head_dim": "attention_head_dim", "layers": "num_layers", "image": "sample_size",
-        "patch": "patch_size", "classes": "num_embeds_ada_norm", "channels": "in_channels",
+        "heads": "num_attention_heads", "head_dim": "attention_head_dim", "layers": "num_layers",
+        "image": "sample_size", "patch": "patch_size", "classes": "num_embeds_ada_norm", "channels": "in_channels",
     }, {"heads": 4, "head_dim": 12, "layers": 2, "image": 16, "patch": 4, "classes": 30}),
     "llama3.1-8b-lora": Adapters("LlamaForCausalLM", 41_943_040, {**LLAMA_8B, "vocab_size": 128256}, {
         **LLAMA, "rank": "r"}, {**LLAMA_TINY, "rank": 8}),
@@ -249,9 +250,10 @@ MODELS = {
         "ffn_multipliers": [round(multiplier, 2) for multiplier in np.linspace(0.5, 4.0, 16).tolist()],
     }, {
         "d": "model_dim", "head_dim": "head_dim", "layers": "num_transformer_layers", "heads": "num_query_heads",
-        "kv_heads": "num_kv_heads", "ff_multipliers": "ffn_multipliers", "ff_divisor": "ffn_dim_divisor", "vocab": "vocab_size",
-    }, {"d": 96, "head_dim": 16, "layers": 3, "heads": [2, 4, 6], "kv_heads": [1, 2, 3], "ff_multipliers": [0.5, 1.4, 2.7],
-        "ff_divisor": 64, "vocab": 256}),
+        "kv_heads": "num_kv_heads", "ff_multipliers": "ffn_multipliers", "ff_divisor": "ffn_dim_divisor",
+        "vocab": "vocab_size",
+    }, {"d": 96, "head_dim": 16, "layers": 3, "heads": [2, 4, 6], "kv_heads": [1, 2, 3],
+        "ff_multipliers": [0.5, 1.4, 2.7], "ff_divisor": 64, "vocab": 256}),
     "bert-large": Model("BertForPreTraining", 336_226_108, {
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     }, {
@@ -373,7 +375,8 @@ def test_from_pretrained(name, tmp_path):
     sets |= {f"config.{field}": value for field, value in TINY_CONFIG.get(name, {}).items()}
     if model.recipe:
         spec = with_recipe(name, model.recipe, tmp_path)
-    run_ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *whole_one(spec), *sets_of(sets))
+    run_ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *whole_one(spec),
+           *sets_of(sets))
     assert (out / "model.safetensors.index.json").exists()
     cls = getattr(transformers, model.of)
     made, info = cls.from_pretrained(out, dtype="auto", output_loading_info=True)
@@ -429,28 +432,35 @@ DEPTH, BY_LAYER = math.sqrt(2 * L), math.sqrt(2 * (LAYER + 1))
 TITAN = truncated_init(0.02 / BY_LAYER, 2 / (0.02 / BY_LAYER))
 DECODERS = {  # Missing names are like `linear`, but norms are 1 and biases 0.
     "huggingface": {"linear": normal_init(0.02)},
-    "gpt2": {"linear": normal_init(0.02), "attention_out": normal_init(0.02 / DEPTH), "mlp_down": normal_init(0.02 / DEPTH)},
+    "gpt2": {"linear": normal_init(0.02), "attention_out": normal_init(0.02 / DEPTH),
+             "mlp_down": normal_init(0.02 / DEPTH)},
     "gpt2-openai": {"linear": normal_init(0.02), "positions": normal_init(0.01)},
     "gpt-neox": {"linear": normal_init(math.sqrt(2 / (5 * D))), "attention_out": normal_init(2 / L / math.sqrt(D)),
                  "mlp_down": normal_init(2 / L / math.sqrt(D))},
     "torchtitan": {
-        "linear": truncated_init(0.02, 2 / 0.02), "embedding": normal_init(1), "attention_out": TITAN, "mlp_up": TITAN, "mlp_down": TITAN,
+        "linear": truncated_init(0.02, 2 / 0.02), "embedding": normal_init(1), "attention_out": TITAN, "mlp_up": TITAN,
+        "mlp_down": TITAN,
         "router": TITAN, "expert_gate_up": {"expr": {"text": "normal() * where(i1 < 32, 0.02, 0.01)"}},
         "expert_down": TITAN, "head": truncated_init(D**-0.5)},
     "maxtext": {
-        "linear": fan_in_scaling(D), "embedding": normal_init(D**-0.5), "positions": normal_init(D**-0.5), "query": normal_init(D**-0.5 / HEAD**0.5),
-        "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5), "mlp_down": fan_in_scaling(FF),
+        "linear": fan_in_scaling(D), "embedding": normal_init(D**-0.5), "positions": normal_init(D**-0.5),
+        "query": normal_init(D**-0.5 / HEAD**0.5),
+        "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5),
+        "mlp_down": fan_in_scaling(FF),
         "expert_gate_up": fan_in_scaling(EXPERTS * EXPERT_FF), "expert_down": fan_in_scaling(EXPERTS * D)},
-    "megatron": {"linear": normal_init(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH))},
+    "megatron": {"linear": normal_init(0.02),
+                 **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH))},
     "mup": {
         "linear": normal_init(0.02 / 2),
         **dict.fromkeys(["embedding", "positions", "router", "head"], normal_init(0.02))},
     "megatron-mup": {
-        "linear": normal_init(0.02 / 2), "embedding": normal_init(0.02), "positions": normal_init(0.02), "head": normal_init(0.02),
+        "linear": normal_init(0.02 / 2), "embedding": normal_init(0.02), "positions": normal_init(0.02),
+        "head": normal_init(0.02),
         **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH / 2))},
     "olmo-mitchell": {
         "linear": truncated_init(D**-0.5), "attention_out": truncated_init(1 / math.sqrt(2 * D * (LAYER + 1))),
-        "mlp_down": truncated_init(1 / math.sqrt(2 * FF * (LAYER + 1))), "expert_down": truncated_init(1 / math.sqrt(2 * EXPERT_FF * (LAYER + 1)))},
+        "mlp_down": truncated_init(1 / math.sqrt(2 * FF * (LAYER + 1))),
+        "expert_down": truncated_init(1 / math.sqrt(2 * EXPERT_FF * (LAYER + 1)))},
     "olmo-full-megatron": {
         "linear": truncated_init(0.02), "head": truncated_init(D**-0.5),
         **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], truncated_init(0.02 / DEPTH))},
@@ -475,7 +485,8 @@ def test_every_recipe_is_tested():
     for path in CONFIGS:
         include = yaml.safe_load(path.read_text()).get("include", [])
         used |= {pathlib.Path(name).stem for name in ([include] if isinstance(include, str) else include)}
-    of_models = "".join((ROOT / f"tests/python/test_recipes_of_{name}.py").read_text() for name in ("models", "experts"))
+    of_models = "".join((ROOT / f"tests/python/test_recipes_of_{name}.py").read_text()
+                        for name in ("models", "experts"))
     used |= {path.stem for path in RECIPES if f'"recipes/{path.stem}"' in of_models}
     assert {path.stem for path in RECIPES} <= used
 
@@ -493,7 +504,8 @@ def test_recipes_give_the_documented_distributions(recipe, tmp_path):
         "name": "recipe", "dtype": "f32", "fans": "out_in", "vars": variables,
         "modules": {"layers": {"repeat": {"layer": "layers"}, **members}}}))
     run_ok("gen", spec, "-o", tmp_path / "out")
-    found = {tensor["path"]: tensor["init"] for tensor in json.loads((tmp_path / "out/plan.json").read_text())["tensors"]}
+    found = {tensor["path"]: tensor["init"]
+             for tensor in json.loads((tmp_path / "out/plan.json").read_text())["tensors"]}
     for name in NAMES:
         constant = {"norm": {"constant": {"value": 1}}, "bias": {"constant": {"value": 0}}}
         (kind, values), = {**constant, **DECODERS[recipe]}.get(name, DECODERS[recipe]["linear"]).items()

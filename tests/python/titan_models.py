@@ -17,9 +17,9 @@ SPECS = {"llama": (ROOT / "configs/llama3.1-8b.yaml", [f"vars.{name}={value}" fo
 def titan(module, *without):
     """Imports a module of torchtitan, with stand-ins for Triton, which it needs only on GPUs, and for the packages
     `without`."""
-    import torch._dynamo
-    import torch._inductor.compile_fx
-    import torch.nn.attention.flex_attention
+    import torch._dynamo  # noqa: F401
+    import torch._inductor.compile_fx  # noqa: F401
+    import torch.nn.attention.flex_attention  # noqa: F401
     names = [name for name in ("triton", "triton.language", *without) if name not in sys.modules]
     sys.modules.update({name: mock.MagicMock() for name in names})
     try:
@@ -40,8 +40,8 @@ def small(config, width, vocab, **more):
 def llama_config(llama3, kind=None):
     """Returns a config of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
     layers = llama3._build_llama3_layers(
-        fuse_qkv=kind == "fused", n_layers=LLAMA["layers"], dim=LLAMA["d"], n_heads=LLAMA["heads"], n_kv_heads=LLAMA["kv_heads"],
-        hidden_dim=LLAMA["ff"], attn_backend="flex",
+        fuse_qkv=kind == "fused", n_layers=LLAMA["layers"], dim=LLAMA["d"], n_heads=LLAMA["heads"],
+        n_kv_heads=LLAMA["kv_heads"], hidden_dim=LLAMA["ff"], attn_backend="flex",
         rope=llama3.ComplexRoPE.Config(dim=LLAMA["head_dim"], max_seq_len=128, theta=5e5, scaling="llama"))
     return small(llama3._debugmodel("flex"), LLAMA["d"], LLAMA["vocab"], layers=layers,
                  enable_weight_tying=kind == "tied")

@@ -179,8 +179,8 @@ def tensor_digest(plan, tensor, files, sources):
     chunk = count if next(iter(tensor["init"])) in ("orthogonal", "sparse") else CHUNK
     digest = hashlib.sha256()
     for begin in range(0, count, chunk):
-        words = elements_of(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
-                            np.arange(begin, min(begin + chunk, count)), files, sources)
+        words = elements_of(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape,
+                            tensor["init"], np.arange(begin, min(begin + chunk, count)), files, sources)
         digest.update(words.astype(words.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
