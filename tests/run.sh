@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that CI checks, from a bare Debian system:
 #
-#   sh tests/run.sh              all phases below but `fast`, one after another
+#   sh tests/run.sh              all phases below but `fast` and `record`, one after another
 #   sh tests/run.sh PHASE…       these alone; each needs `packages` once, and what it names
 #   sh tests/run.sh --list       the phases
 #
@@ -19,6 +19,7 @@
 #   aarch64    a build for aarch64, which runs here under qemu
 #   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
 #   commands   all command tests (needs build; compares with the builds named before it)
+#   record     writes what the commands print now to golden/ (needs build); review it by `git diff golden`
 set -eu
 cd "$(dirname "$0")/.."
 . src/steps.sh
@@ -26,7 +27,7 @@ cd "$(dirname "$0")/.."
 all='packages format build unit asan tsan pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
-  case " $all fast " in *" $phase "*) ;;
+  case " $all fast record " in *" $phase "*) ;;
     *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
 done
 
@@ -219,6 +220,10 @@ Pytest() {
 # The command tests, or with arguments those that pytest then takes.
 CommandTests() { Pytest pytest tests/python "$@"; }
 
+Record() {
+  (export UPDATE_GOLDEN=1; Pytest pytest-record tests/python/test_recorded.py tests/python/test_recorded_leaves.py)
+}
+
 # Command tests by the program with sanitizers, which is slow: those whose inputs are of the most kinds.
 sanitized='diff graph known_answers layouts norms reassembly recorded schema sources ties'
 SanitizedTests() {
@@ -251,13 +256,14 @@ for phase in ${*:-$all}; do
            # The optimizer of clang is tried with this one.
            others="$others build/wheel/$(uname -m)/build/shardinit/src/shardinit" ;;
     commands) Tests 'command tests' CommandTests ;;
+    record) Tests 'recorded output' Record ;;
   esac
 done
 
 PythonPackages
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
 case " ${*:-$all} " in
-  *' unit '*|*' fast '*|*' asan '*|*' tsan '*|*' commands '*) ;;
+  *' unit '*|*' fast '*|*' asan '*|*' tsan '*|*' commands '*|*' record '*) ;;
   *) [ -z "$failed_phases" ] || exit 1; exit 0 ;;  # No tests to count.
 esac
 exec build/venv/bin/python tests/summary.py build/results "$failed_phases"

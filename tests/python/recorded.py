@@ -17,7 +17,7 @@ A file may be the one of another case in the same golden file. All commands of a
 In the output, `$TMP` is the case's folder, `$CONFIGS` the repository's configs/, and `T` a time that was measured. Long
 output is recorded as its first lines and a digest. Its full text is in build/recorded/ after each test that passes.
 
-UPDATE_GOLDEN=1 records the present output. Review the difference: users will see it.
+`sh tests/run.sh record` records the present output (UPDATE_GOLDEN=1). Review the difference: users will see it.
 """
 
 import dataclasses

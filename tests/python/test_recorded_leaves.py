@@ -2,7 +2,7 @@
 
 A line of that file has a spec and its layout, a command, and the digest of all that the command printed and wrote, with
 any options. The files that it wrote count, except HDF5 files, whose bytes depend on the version of HDF5. The full text
-is in build/recorded/leaves/ after a test that passes. UPDATE_GOLDEN=1 records the present output."""
+is in build/recorded/leaves/ after a test that passes. `sh tests/run.sh record` records the present output."""
 
 import collections
 import hashlib
