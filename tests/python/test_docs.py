@@ -490,7 +490,7 @@ def test_format_page_documents_every_distribution(tmp_path):
     inits = [tensor["init"] for tensor in run_json("graph", tmp_path / "spec.yaml")["logical"]]
     assert len({*map(tuple, inits)}) == 8
     for [[name, parameters]] in map(dict.items, inits):
-        assert re.search(rf"^\.Ic {name}\n\.Pq Ic {' , '.join(parameters)}( ,)?$", page, re.M), name
+        assert re.search(rf"^\.It Ic {name} Ta Ic {' , '.join(parameters)}( No .*)?$", page, re.M), name
 
 
 def test_format_page_example_of_the_model_digest_is_right():
