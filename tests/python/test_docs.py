@@ -577,7 +577,7 @@ def test_every_initializer_is_documented(offered):
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
     assert names == set(object_form["properties"])
     guide = (ROOT / "man/shardinit-guide-initializer.7").read_text()
-    listed = guide.split(".Ss Those that are there")[1].split(".Ss ")[0]
+    listed = guide.split(".Ss Built-in initializers")[1].split(".Ss ")[0]
     assert in_spec_page(names) and names == set(re.findall(r"(?<!\w)[a-z]+(?:_[a-z]+)*(?!\w)", "".join(
         re.findall(r"^\.Ic (.*\n)", listed, re.M))))
     for name, schema in object_form["properties"].items():
