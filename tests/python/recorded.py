@@ -35,7 +35,7 @@ from support import BINARY, CLEAN, ROOT
 
 GOLDEN = ROOT / "golden"
 FULL = ROOT / "build/recorded"
-MANY, FIRST = 12, 6  # lines: of output with more than MANY lines, the first ones are recorded
+MANY, FIRST = 10, 4  # lines: of output with more than MANY lines, the first ones are recorded
 OF_DIGESTS = 40      # lines: as MANY, but of `digest`, whose output never changes
 WIDE = 1000          # characters: of a longer line, only the beginning is recorded
 UNPACKED = tempfile.TemporaryDirectory()
