@@ -129,7 +129,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                    .sets = sets,
                                    .set_count = size_t{!parts[1].empty()},
                                    .mesh = parts[2].c_str(),
-                                   .layout = parts[3].c_str()};
+                                   .layout = parts[3].c_str(),
+                                   .is_plan = 0,
+                                   .is_folder = 0,
+                                   .files = nullptr};
   shardinit_spec* spec = nullptr;
   char* message = nullptr;
   const shardinit_status status = shardinit_open(&source, &spec, &message);

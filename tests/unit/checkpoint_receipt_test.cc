@@ -284,7 +284,7 @@ TEST(Generate, GenerateLeavesAFileWithAReceipt) {
   ASSERT_TRUE(receipt.has_value());
   const std::string file = ReadFile(RankFile(0));
   EXPECT_EQ(std::ssize(file), receipt->size);
-  FileOutline outline = {.size = receipt->size, .boxes = {}};
+  FileOutline outline = {.path = "", .size = receipt->size, .boxes = {}};
   for (size_t i = 0; i < rank.shards.size(); ++i) {
     outline.boxes.push_back({receipt->offsets[i], rank.shards[i].bytes()});
   }
