@@ -127,7 +127,13 @@ def folded(text, many=MANY):
     if len(lines) <= many and all(len(line) <= WIDE for line in lines):
         return text
     first = "".join(f"{line[:WIDE]}\n" for line in lines[:FIRST if len(lines) > many else many])
-    return f"{first}… {len(lines)} lines, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
+    return f"{first}… {summary(text)}\n"
+
+
+def summary(text):
+    """Returns the number of lines of a text, and the beginning of its digest."""
+    lines = text.count("\n")
+    return f"{lines} lines, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def without_times(text):

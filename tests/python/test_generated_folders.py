@@ -1,5 +1,5 @@
 """Packages that own the formats write random folders of tensors and read the result after `convert` carried it through
-several formats. The SHA-256 of every tensor is preserved."""
+several formats. The SHA-256 of every tensor is preserved, and the Python package reads the same bytes."""
 
 import hashlib
 import json
@@ -9,10 +9,13 @@ import tempfile
 
 import ml_dtypes
 import numpy as np
+import pytest
 from clients import client_of
 from generated import generated, given
 from hypothesis import strategies as st
 from support import run_ok, run_tool
+
+import shardinit
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -131,6 +134,13 @@ def test_random_folders_survive_a_chain_of_conversions(case):
         digests = {tensor: digest for digest, tensor in lines}
         for tensor, data in wanted.items():
             assert digests[tensor] == hashlib.sha256(data).hexdigest(), tensor
+        opened = shardinit.open(at)
+        assert opened.tensors.keys() == digests.keys() - {"(model)"}
+        for tensor, data in wanted.items():
+            found = opened.read(tensor)
+            assert found.tobytes() == data and opened.info(tensor).global_shape == forms[tensor][1], tensor
+            if found.ndim:
+                assert opened[tensor][1:].tobytes() == found[1:].tobytes(), tensor
         for step, form in enumerate([*through, last]):
             to = folder / f"{step}-{form}"
             if form in CARRIED and not all(CARRIED[form].fullmatch(tensor) for tensor in state):
@@ -163,14 +173,18 @@ def damage(path, kind):
 @given(case=st.tuples(st.sampled_from([w for w in WRITERS if w != "zarr"]), tensors(), st.integers(0, 1 << 30),
                       st.sampled_from(["truncated", "empty", "lost"])))
 def test_convert_rejects_random_damage_of_folders(case):
-    """A damaged folder gives an error and no output."""
+    """A damaged folder gives an error and no output, also if the Python package opened it before the damage."""
     writer, forms, seed, kind = case
     if (writer, kind) == ("run", "truncated"):
         kind = "lost"  # the end of the file may not belong to the model
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         path = write(writer, forms, made(forms, seed), folder)
+        opened = shardinit.open(path)
         damage(path, kind)
+        with pytest.raises((shardinit.DamageError, shardinit.FormatError)):
+            for tensor in forms:
+                opened.read(tensor)
         result = run_tool("convert", path, "--to", "dcp", "-o", folder / "out")
         assert result.returncode in (2, 3, 4, 5), result
         assert "error:" in result.stderr and not (folder / "out").exists(), result

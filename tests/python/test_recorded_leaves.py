@@ -14,7 +14,7 @@ import subprocess
 
 import pytest
 
-from recorded import GOLDEN, difference, keep, record, without_times
+from recorded import GOLDEN, difference, keep, record, summary, without_times
 from support import BINARY, CLEAN, run_ok
 from test_every_leaf import SPECS, folder  # noqa: F401
 
@@ -94,9 +94,7 @@ def test_output_for_leaves_is_as_recorded(name, layout, folder, tmp_path):  # no
     said = collections.defaultdict(str)
     for command in commands(name, option, paths):
         said[command.split()[0]] += run_command(command, tmp_path).replace(str(tmp_path), "$TMP")
-    rows = {f"{name} {layout or '-'} {command}": f"{len(text.splitlines())} lines, sha256 "
-                                                 f"{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-            for command, text in said.items()}
+    rows = {f"{name} {layout or '-'} {command}": summary(text) for command, text in said.items()}
     path = GOLDEN / "leaves.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         record(path, lambda text: "".join(sorted(f"{key}: {row}\n" for key, row in (parse_rows(text) | rows).items())))
