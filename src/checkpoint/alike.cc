@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/json.h"
 #include "checkpoint/stored_filler.h"
 #include "generate/evaluator.h"
 #include "generate/view.h"
