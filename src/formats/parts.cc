@@ -220,8 +220,9 @@ class Finder {
         has_moment || NamesMoment(key) || IsStateOfOptimizer(*node) ||
         (NamesOptimizer(key) &&
          (origin_ == KeyOrigin::kStored || (origin_ == KeyOrigin::kDots && depth <= 3)));
+    const bool names_model = NamesModel(key) && key != "state" && key != "states";
     const bool is_generator = origin_ == KeyOrigin::kStored && depth > 0 && has_weights &&
-                              !IsLeaf(*node) && node->has_only_bytes;
+                              !IsLeaf(*node) && node->has_only_bytes && !names_model;
     node->content = is_optimizer || is_generator ? Content::kState
                     : has_weights                ? (has_state ? Content::kMixed : Content::kWeights)
                     : has_state                  ? Content::kState
