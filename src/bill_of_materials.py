@@ -1,10 +1,10 @@
-"""Writes the bill of materials of a wheel to standard output: what src/wheel.sh links in, as CycloneDX 1.6 has it.
+"""Writes the bill of materials of a wheel to standard output, in CycloneDX 1.6: the libraries that src/wheel.sh links in.
 
     python3 src/bill_of_materials.py ORIGINS
 
 ORIGINS has a line for each library: its name, and the first line of the changelog of its source package in
-Debian, `SOURCE (VERSION) …`. Packages have the names of https://github.com/package-url/purl-spec. There is no time
-and no random number in it, so that a wheel made again has the same bytes.
+Debian, `SOURCE (VERSION) …`. Packages have the names of https://github.com/package-url/purl-spec. The output
+has no times and no random numbers, so that rebuilding a wheel gives the same bytes.
 """
 
 import json
@@ -17,12 +17,12 @@ HERE = pathlib.Path(__file__).parent
 
 
 def component(name: str, version: str, purl: str) -> dict[str, str]:
-    """A library that is linked in."""
+    """Returns the entry of a library that is linked in."""
     return {"type": "library", "bom-ref": name, "name": name, "version": version, "purl": purl}
 
 
 def of_debian(line: str) -> dict[str, str]:
-    """The library of a line `NAME SOURCE (VERSION) …`."""
+    """Returns the entry of a library, from its line `NAME SOURCE (VERSION) …`."""
     found = re.match(r"(\S+) (\S+) \(([^)]+)\)", line)
     if found is None:
         sys.exit(f"bill_of_materials.py: this is no first line of a changelog: {line}")
@@ -32,7 +32,7 @@ def of_debian(line: str) -> dict[str, str]:
 
 
 def version_in(file: str, pattern: str) -> str:
-    """The text that a pattern's group finds in a file beside this one."""
+    """Returns the text that the group of `pattern` matches in `file`, which is next to this script."""
     found = re.search(pattern, (HERE / file).read_text(), re.M)
     if found is None:
         sys.exit(f"bill_of_materials.py: {file} has no `{pattern}`")
@@ -40,7 +40,7 @@ def version_in(file: str, pattern: str) -> str:
 
 
 def main(origins: str) -> None:
-    """Writes the bill of what the lines of the file `origins` name."""
+    """Prints the bill of materials of the libraries that are listed in the file `origins`."""
     zig = version_in("wheel-requirements.txt", r"^ziglang==(\S+)")
     libraries = [of_debian(line) for line in pathlib.Path(origins).read_text().splitlines()]
     libraries += [component(name, zig, f"pkg:pypi/ziglang@{zig}#lib/{folder}")

@@ -13,12 +13,12 @@ namespace {
 constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 
 // An action of an axis on the matrices of a block.
-struct Deed {
+struct AxisAction {
   AxisUse by;
   AxisStrategy use;
   bool last = false;  // use the last dimension that may be split, not the first
 };
-constexpr Deed kDeeds[] = {
+constexpr AxisAction kAxisActions[] = {
     {AxisUse::kBatch, AxisStrategy::kWhole},
     {AxisUse::kBatch, AxisStrategy::kGathered},
     {AxisUse::kExperts, AxisStrategy::kWhole},
@@ -39,48 +39,50 @@ int SplitDimension(const StepWeight& weight, bool last) {
   return found;
 }
 
-// Returns the dimension that the deed shards, or -1 if it shards none or gathers the weight.
-int DimensionOf(const Deed& deed, const StepWeight& weight) {
-  if (deed.use == AxisStrategy::kRouted) return weight.experts;
-  return deed.use == AxisStrategy::kSplit ? SplitDimension(weight, deed.last) : -1;
+// Returns the dimension that the action shards, or -1 if it shards none or gathers the weight.
+int DimensionOf(const AxisAction& action, const StepWeight& weight) {
+  if (action.use == AxisStrategy::kRouted) return weight.experts;
+  return action.use == AxisStrategy::kSplit ? SplitDimension(weight, action.last) : -1;
 }
 
-// Returns whether a deed applies to a block; `last` needs a second dimension.
-bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
-  if (deed.use == AxisStrategy::kWhole || deed.use == AxisStrategy::kGathered) return true;
+// Returns whether an action applies to a block; `last` needs a second dimension.
+bool AppliesTo(const AxisAction& action, const StepModel& model, const StepBlock& block) {
+  if (action.use == AxisStrategy::kWhole || action.use == AxisStrategy::kGathered) return true;
   return std::ranges::any_of(block.weights, [&](size_t w) {
     const StepWeight& weight = model.weights[w];
-    const int d = DimensionOf(deed, weight);
-    return d >= 0 && !(deed.last && d == SplitDimension(weight, false));
+    const int d = DimensionOf(action, weight);
+    return d >= 0 && !(action.last && d == SplitDimension(weight, false));
   });
 }
 
-struct AxisDeeds {
+struct AxisActions {
   size_t axis;
-  std::vector<const Deed*> of_matrices;
+  std::vector<const AxisAction*> of_matrices;
 };
 
-std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
-  std::vector<AxisDeeds> all;
+std::vector<AxisActions> ListActions(const StepModel& model, const StepBlock& block) {
+  std::vector<AxisActions> all;
   for (size_t a = 0; a < model.training.axes.size(); ++a) {
     const StepAxis& axis = model.training.axes[a];
     if (axis.size == 1 || axis.use == AxisUse::kStages) continue;
-    AxisDeeds deeds = {a, {}};
-    for (const Deed& deed : kDeeds) {
-      if (deed.by == axis.use && IsFor(deed, model, block)) deeds.of_matrices.push_back(&deed);
+    AxisActions actions = {a, {}};
+    for (const AxisAction& action : kAxisActions) {
+      if (action.by == axis.use && AppliesTo(action, model, block))
+        actions.of_matrices.push_back(&action);
     }
-    all.push_back(std::move(deeds));
+    all.push_back(std::move(actions));
   }
   return all;
 }
 
-// Shards one weight by the deeds of the axes, where possible.
+// Shards one weight by the actions of the axes, where possible.
 class WeightSharder {
  public:
   WeightSharder(const StepModel& model, const StepWeight& weight)
       : axes_(model.training.axes), weight_(weight), parts_(weight.shape.size(), 1) {}
 
-  AxisPlacements Run(const std::vector<AxisDeeds>& deeds, const std::vector<const Deed*>& of_matrix,
+  AxisPlacements Run(const std::vector<AxisActions>& actions,
+                     const std::vector<const AxisAction*>& of_matrix,
                      const std::vector<bool>& gathers_vector) {
     AxisPlacements placements(axes_.size());
     std::vector<size_t> gathered;
@@ -90,16 +92,16 @@ class WeightSharder {
       placements[a] = weight_.experts;
       parts_[static_cast<size_t>(weight_.experts)] *= axes_[a].size;
     }
-    for (size_t i = 0; i < deeds.size(); ++i) {
-      const size_t a = deeds[i].axis;
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const size_t a = actions[i].axis;
       if (placements[a].dimension >= 0) continue;
-      const Deed& deed = *of_matrix[i];
-      const int d = DimensionOf(deed, weight_);
+      const AxisAction& action = *of_matrix[i];
+      const int d = DimensionOf(action, weight_);
       if (d >= 0) {
-        const bool splits = deed.use == AxisStrategy::kSplit;
+        const bool splits = action.use == AxisStrategy::kSplit;
         placements[a] = {d, splits ? weight_.SegmentsOf(static_cast<size_t>(d)) : 1};
         parts_[static_cast<size_t>(d)] *= axes_[a].size;
-      } else if (weight_.is_matrix() ? deed.use == AxisStrategy::kGathered : gathers_vector[i]) {
+      } else if (weight_.is_matrix() ? action.use == AxisStrategy::kGathered : gathers_vector[i]) {
         gathered.push_back(a);
         parts *= axes_[a].size;
       }
@@ -136,14 +138,14 @@ class WeightSharder {
 
 // Returns whether the axes that were chosen to split or to route actually do so. Otherwise they
 // would cut through a head, a unit or an expert.
-bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
-            const std::vector<const Deed*>& of_matrix, const BlockPlacements& placements) {
+bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisActions>& actions,
+            const std::vector<const AxisAction*>& of_matrix, const BlockPlacements& placements) {
   const auto uses = UsesOf(model, block, placements);
-  for (size_t i = 0; i < deeds.size(); ++i) {
+  for (size_t i = 0; i < actions.size(); ++i) {
     const AxisStrategy meant = of_matrix[i]->use;
     if (meant == AxisStrategy::kWhole || meant == AxisStrategy::kGathered) continue;
     if (std::ranges::none_of(
-            uses, [&](const auto& of_weight) { return of_weight[deeds[i].axis] == meant; })) {
+            uses, [&](const auto& of_weight) { return of_weight[actions[i].axis] == meant; })) {
       return false;
     }
   }
@@ -182,7 +184,7 @@ Costs BoundOf(const std::vector<T>& ways, F choose) {
 }
 
 // One way to shard a block, with some options.
-struct Way {
+struct ShardingWay {
   Costs costs;
   size_t strategy;
 };
@@ -206,7 +208,7 @@ void KeepBest(std::vector<T>* ways) {
 // Chooses one way for each block, so that their combination is the fastest that fits.
 class Combiner {
  public:
-  Combiner(std::vector<std::vector<Way>> blocks, Costs beside, double memory)
+  Combiner(std::vector<std::vector<ShardingWay>> blocks, Costs beside, double memory)
       : blocks_(std::move(blocks)), memory_(memory), rest_(blocks_.size() + 1) {
     states_.push_back({{std::move(beside), 0, 0}});
     rest_.back().least = rest_.back().most = Costs(states_[0][0].costs.size());
@@ -218,9 +220,9 @@ class Combiner {
     }
   }
 
-  // Returns the index of each block's way, or nullopt if no choice takes fewer seconds than
-  // `*limit`. Sets `*limit` to the seconds of the choice, and `gave_up` if there are too many
-  // states.
+  // Returns, for each block, the index of the chosen way to shard it. Returns nullopt if no choice
+  // takes fewer seconds than `*limit`. Sets `*limit` to the seconds of the choice, and `gave_up` if
+  // there are too many states.
   std::optional<std::vector<size_t>> Run(double* limit, bool* gave_up) {
     for (size_t b = 0; b < blocks_.size(); ++b) {
       std::vector<State> all;
@@ -228,7 +230,7 @@ class Combiner {
         for (size_t w = 0; w < blocks_[b].size(); ++w) {
           Costs costs = Sum(states_.back()[s].costs, blocks_[b][w].costs);
           if (!MayFit(costs, rest_[b + 1], *limit)) continue;
-          Forget(rest_[b + 1], &costs);
+          ZeroIrrelevant(rest_[b + 1], &costs);
           all.push_back({std::move(costs), s, w});
         }
         if (all.size() > kMaxStates) {
@@ -250,11 +252,11 @@ class Combiner {
   };
 
   // The minimum and the maximum costs of the remaining blocks.
-  struct Rest {
+  struct RemainingCosts {
     Costs least, most;
   };
 
-  bool MayFit(const Costs& costs, const Rest& rest, double limit) const {
+  bool MayFit(const Costs& costs, const RemainingCosts& rest, double limit) const {
     const size_t stages = costs.size() / 2;
     for (size_t s = 0; s < stages; ++s) {
       const double memory = costs[s] + rest.least[s];
@@ -265,7 +267,7 @@ class Combiner {
 
   // Zeroes costs that can no longer affect the result: memory that is sure to suffice, and stages
   // that wait for another one. KeepBest() can then drop more ways.
-  void Forget(const Rest& rest, Costs* costs) const {
+  void ZeroIrrelevant(const RemainingCosts& rest, Costs* costs) const {
     const size_t stages = costs->size() / 2;
     double slowest = 0;
     for (size_t s = stages; s < 2 * stages; ++s) {
@@ -293,9 +295,9 @@ class Combiner {
     return found;
   }
 
-  const std::vector<std::vector<Way>> blocks_;
+  const std::vector<std::vector<ShardingWay>> blocks_;
   const double memory_;
-  std::vector<Rest> rest_;                  // for each block: the rest from this block on
+  std::vector<RemainingCosts> rest_;        // for each block: the rest from this block on
   std::vector<std::vector<State>> states_;  // before each block, and after the last
 };
 
@@ -306,16 +308,16 @@ double Search(const StepModel& model, const std::vector<std::vector<BlockPlaceme
   double best = std::numeric_limits<double>::infinity();
   bool gave_up = false;
   for (const StepOptions& options : kAllStepOptions) {
-    std::vector<std::vector<Way>> blocks;
+    std::vector<std::vector<ShardingWay>> blocks;
     for (size_t b = 0; b < strategies.size(); ++b) {
-      std::vector<Way>& ways = blocks.emplace_back();
+      std::vector<ShardingWay>& ways = blocks.emplace_back();
       for (size_t s = 0; s < strategies[b].size(); ++s) {
         const StageCosts costs = CostOf(model, model.blocks[b], strategies[b][s], options);
         ways.push_back({CostsOf(costs, memory_alone), s});
       }
       KeepBest(&ways);
     }
-    Combiner combiner(blocks, CostsOf(CostBeside(model, options), memory_alone),
+    Combiner combiner(blocks, CostsOf(CostOutsideBlocks(model, options), memory_alone),
                       model.training.memory);
     const auto found = combiner.Run(&best, &gave_up);
     if (!found) continue;
@@ -336,17 +338,18 @@ double Search(const StepModel& model, const std::vector<std::vector<BlockPlaceme
 
 std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock& block,
                                         const FixedPlacements& fixed) {
-  const std::vector<AxisDeeds> deeds = DeedsOf(model, block);
+  const std::vector<AxisActions> actions = ListActions(model, block);
   bool has_vectors = false, has_matrices = false;
   for (const size_t w : block.weights) {
     (model.weights[w].is_matrix() ? has_matrices : has_vectors) = true;
   }
-  // Each way is a number with these digits: each axis's deed, then whether each axis gathers
+  // Each way is a number with these digits: each axis's action, then whether each axis gathers
   // vectors.
   std::vector<size_t> bases;
-  for (const AxisDeeds& deed : deeds) bases.push_back(has_matrices ? deed.of_matrices.size() : 1);
-  for (const AxisDeeds& deed : deeds) {
-    const bool shares = model.training.axes[deed.axis].use == AxisUse::kComputation;
+  for (const AxisActions& action : actions)
+    bases.push_back(has_matrices ? action.of_matrices.size() : 1);
+  for (const AxisActions& action : actions) {
+    const bool shares = model.training.axes[action.axis].use == AxisUse::kComputation;
     bases.push_back(has_vectors && !shares ? 2 : 1);
   }
   size_t ways = 1;
@@ -356,25 +359,26 @@ std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock&
   }
   std::set<BlockPlacements> seen;
   std::vector<BlockPlacements> strategies;
-  std::vector<const Deed*> of_matrix(deeds.size());
-  std::vector<bool> gathers_vector(deeds.size());
+  std::vector<const AxisAction*> of_matrix(actions.size());
+  std::vector<bool> gathers_vector(actions.size());
   for (size_t number = 0; number < ways; ++number) {
     size_t rest = number;
     for (size_t i = 0; i < bases.size(); ++i) {
       const size_t digit = std::exchange(rest, rest / bases[i]) % bases[i];
-      if (i < deeds.size()) {
-        of_matrix[i] = deeds[i].of_matrices[digit];
+      if (i < actions.size()) {
+        of_matrix[i] = actions[i].of_matrices[digit];
       } else {
-        gathers_vector[i - deeds.size()] = digit > 0;
+        gathers_vector[i - actions.size()] = digit > 0;
       }
     }
     BlockPlacements placements;
     for (const size_t w : block.weights) {
       placements.push_back(
-          fixed[w] ? *fixed[w]
-                   : WeightSharder(model, model.weights[w]).Run(deeds, of_matrix, gathers_vector));
+          fixed[w]
+              ? *fixed[w]
+              : WeightSharder(model, model.weights[w]).Run(actions, of_matrix, gathers_vector));
     }
-    if (IsDone(model, block, deeds, of_matrix, placements) && seen.insert(placements).second) {
+    if (IsDone(model, block, actions, of_matrix, placements) && seen.insert(placements).second) {
       strategies.push_back(std::move(placements));
     }
   }

@@ -70,7 +70,7 @@ class WeightCost {
   double runs() const { return held_ * weight_.layers; }
   double passes() const { return runs() * weight_.share; }
 
-  // Returns the product of the sizes of the axes with this use for which `holds`.
+  // Returns the product of the sizes of the axes with this use for which `holds` returns true.
   template <typename F>
   double Parts(AxisStrategy use, F holds) const {
     double parts = 1;
@@ -207,10 +207,10 @@ class BlockUses {
       const int64_t n = axes[a].size;
       if (n == 1) continue;
       const bool shares = axes[a].use == AxisUse::kComputation;
-      if (shares && units_ % n == 0 && AllAre(a, AxisStrategy::kSplit)) {
+      if (shares && units_ % n == 0 && RecordIfAll(a, AxisStrategy::kSplit)) {
         units_ /= n;
       } else if ((shares || axes[a].use == AxisUse::kExperts) && experts_ % n == 0 &&
-                 AllAre(a, AxisStrategy::kRouted)) {
+                 RecordIfAll(a, AxisStrategy::kRouted)) {
         experts_ /= n;
       }
     }
@@ -219,15 +219,15 @@ class BlockUses {
 
  private:
   const StepWeight& weight(size_t i) const { return model_.weights[block_.weights[i]]; }
-  bool Concerns(AxisStrategy use, size_t i) const {
+  bool AppliesTo(AxisStrategy use, size_t i) const {
     return use == AxisStrategy::kSplit ? weight(i).MaySplit() : weight(i).experts >= 0;
   }
 
   // If all weights concerned allow this use, records it and returns true.
-  bool AllAre(size_t a, AxisStrategy use) {
+  bool RecordIfAll(size_t a, AxisStrategy use) {
     bool any = false;
     for (size_t i = 0; i < uses_.size(); ++i) {
-      if (!Concerns(use, i)) continue;
+      if (!AppliesTo(use, i)) continue;
       any = true;
       if (use == AxisStrategy::kSplit ? !Splits(a, i)
                                       : placements_[i][a].dimension != weight(i).experts) {
@@ -235,7 +235,7 @@ class BlockUses {
       }
     }
     for (size_t i = 0; i < uses_.size(); ++i) {
-      if (Concerns(use, i)) uses_[i][a] = use;
+      if (AppliesTo(use, i)) uses_[i][a] = use;
     }
     return any;
   }
@@ -347,7 +347,7 @@ StageCosts CostOf(const StepModel& model, const StepBlock& block,
   return costs;
 }
 
-StageCosts CostBeside(const StepModel& model, const StepOptions& options) {
+StageCosts CostOutsideBlocks(const StepModel& model, const StepOptions& options) {
   const double parts = SequenceParts(model, options);
   StageCosts costs;
   for (const double layers : model.layers) {
@@ -363,7 +363,7 @@ StageCosts CostBeside(const StepModel& model, const StepOptions& options) {
 StepCost CostOf(const StepModel& model, const std::vector<AxisPlacements>& placements) {
   std::optional<StepCost> best;
   for (const StepOptions& options : kAllStepOptions) {
-    StageCosts costs = CostBeside(model, options);
+    StageCosts costs = CostOutsideBlocks(model, options);
     for (const StepBlock& block : model.blocks) {
       std::vector<AxisPlacements> of_block;
       for (const size_t w : block.weights) of_block.push_back(placements[w]);

@@ -79,7 +79,7 @@ std::vector<std::vector<AxisStrategy>> UsesOf(const StepModel& model, const Step
 StageCosts CostOf(const StepModel& model, const StepBlock& block,
                   const std::vector<AxisPlacements>& placements, const StepOptions& options);
 // Returns the cost outside of all blocks: the activations that layers keep.
-StageCosts CostBeside(const StepModel& model, const StepOptions& options);
+StageCosts CostOutsideBlocks(const StepModel& model, const StepOptions& options);
 // Returns the cost of all weights with the best options. A step takes as long as its slowest stage,
 // and the memory is the fullest rank's.
 StepCost CostOf(const StepModel& model, const std::vector<AxisPlacements>& placements);

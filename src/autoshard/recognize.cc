@@ -206,7 +206,7 @@ class Recognizer {
                              static_cast<uint32_t>(tensor.weight)};
       const auto [last, is_first] = latest.try_emplace(kind, member);
       if (!is_first && last->second.layer == member.layer) {
-        Unite(last->second.weight, member.weight);
+        MergeBlocks(last->second.weight, member.weight);
       } else {
         firsts.push_back(member);
         last->second = member;
@@ -216,7 +216,7 @@ class Recognizer {
     std::ranges::sort(firsts, {}, layer_of);
     for (size_t k = 1; k < firsts.size(); ++k) {
       if (layer_of(firsts[k - 1]) == layer_of(firsts[k])) {
-        Unite(firsts[k - 1].weight, firsts[k].weight);
+        MergeBlocks(firsts[k - 1].weight, firsts[k].weight);
       }
     }
   }
@@ -267,7 +267,7 @@ class Recognizer {
     while (blocks_[w] != w) w = blocks_[w];
     return w;
   }
-  void Unite(size_t a, size_t b) {
+  void MergeBlocks(size_t a, size_t b) {
     blocks_[std::max(RootOf(a), RootOf(b))] = std::min(RootOf(a), RootOf(b));
   }
 

@@ -117,7 +117,7 @@ const Source* Diagnostics::Add(Source source) { return &sources_->emplace_back(s
 
 Reported Diagnostics::Error(Span span, std::string message, std::string hint) {
   all_.push_back({Diagnostic::Severity::kError, span, std::move(message), std::move(hint)});
-  // A hostile file must not cost more than an honest one.
+  // Stop early, so that a file with millions of errors does not cost much time or memory.
   if (++errors_ >= kMostErrors) ThrowIfErrors();
   return {};
 }
@@ -144,7 +144,7 @@ void Diagnostics::ThrowIfErrors() const {
 
 std::string PlaceOf(const Span& span) {
   if (span.source == nullptr) return {};
-  // A command-line option is as short as a place in it would be.
+  // A command-line option is short, so it is shown whole, without a line and column.
   const auto& [name, text] = *span.source;
   LineFinder lines;
   return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span, lines);

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// The namespace of formulas. Each instruction set compiles their templates again in its own
-// namespace (kernels/fill-inl.h).
+// The namespace in which the headers of formulas define their templates. kernels/fill-inl.h
+// redefines it and includes these headers again, once for each instruction set.
 #define SHARDINIT_FORMULAS shardinit
 // Formulas on vectors must be inlined, or their numbers would pass through memory.
 #define SHARDINIT_INLINE inline
@@ -86,7 +86,7 @@ F Max(F x, std::type_identity_t<F> bound) {
   return Select<F>(x < bound, bound, x);
 }
 
-// The words are the bits of floats without their sign, and not of NaN where it matters.
+// These functions compare magnitudes. The words are the bits of floats without the sign bit.
 template <typename U>
 U MinMagnitude(U x, uint32_t bound) {
   return Select<U>(U(bound) < x, bound, x);

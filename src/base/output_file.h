@@ -1,4 +1,4 @@
-// Writes files, past the page cache where possible.
+// Writes files, bypassing the page cache where possible.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class PackedText::Writer {
   }
 
  private:
-  // With the heap's header of each allocation, blocks of this size are adjacent.
+  // Leaves room for the allocator's header, so that consecutive blocks fit without gaps.
   static constexpr size_t kBlock = kAlignment - 2 * sizeof(size_t);
 
   // A text that is longer than a block gets its own block, which is then full.

@@ -83,7 +83,7 @@ bool HasMarks(const std::string& path, const std::vector<std::string_view>& mark
 }
 
 // Writes into a file without a size, such as a pipe, for as long as it takes.
-void Pour(int fd, std::string_view text, const std::string& path) {
+void WriteToPipe(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
     if (n >= 0) {
@@ -115,7 +115,7 @@ void WriteInPlace(const std::string& path, const struct stat& present, std::stri
   struct stat info;
   if (fstat(fd.get(), &info) != 0) throw SystemError("write", path);
   if (!S_ISREG(info.st_mode)) {
-    Pour(fd.get(), text, path);
+    WriteToPipe(fd.get(), text, path);
   } else {
     const auto size = static_cast<off_t>(text.size());
     if (size > info.st_size) AllocateSpace(fd.get(), size, path);  // reports a full disk here
@@ -208,7 +208,7 @@ void ResultFile::Write(std::string_view text) const {
   while (true) {
     const Place place = Find();
     RequireOurs(place);
-    if (place.standard_stream >= 0) return Pour(place.standard_stream, text, path_);
+    if (place.standard_stream >= 0) return WriteToPipe(place.standard_stream, text, path_);
     const std::string folder_path = FolderOf(place.path), name = NameOf(place.path);
     const bool has_name = !place.exists || (S_ISREG(place.present.st_mode) && !place.is_link);
     if (!has_name || (place.exists && !IsWritable(folder_path, W_OK | X_OK))) {

@@ -98,7 +98,7 @@ Digest Sha256Of(std::string_view bytes) {
   return hash.Finish();
 }
 
-bool Sha256TakesInstructions() {
+bool Sha256UsesInstructions() {
 #if defined(SHARDINIT_STATIC) && defined(__x86_64__)
   return HasSha256Pair() && (OPENSSL_ia32cap_P[2] >> 29 & 1) != 0;
 #elif defined(SHARDINIT_STATIC) && defined(__aarch64__)

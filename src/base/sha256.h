@@ -36,7 +36,7 @@ class Sha256 {
 Digest Sha256Of(std::string_view bytes);
 // Returns whether both SHA-256 implementations, OpenSSL's and UpdateBoth's, use this CPU's SHA
 // instructions. Without them, hashes are the same and about four times slower.
-bool Sha256TakesInstructions();
+bool Sha256UsesInstructions();
 // Computes SHA-1, for files that need it.
 std::array<uint8_t, 20> Sha1Of(std::string_view bytes);
 

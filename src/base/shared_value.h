@@ -34,14 +34,14 @@ class SharedValue {
   T& Edit() {
     if (held_ == nullptr || held_->holders.load(std::memory_order_acquire) != 1) {
       SharedValue own;
-      own.held_ = new Held{1, **this};
+      own.held_ = new SharedBlock{1, **this};
       std::swap(held_, own.held_);
     }
     return held_->value;
   }
 
  private:
-  struct Held {
+  struct SharedBlock {
     std::atomic<uint32_t> holders;
     T value;
   };
@@ -51,7 +51,7 @@ class SharedValue {
     return value;
   }
 
-  Held* held_ = nullptr;
+  SharedBlock* held_ = nullptr;
 };
 
 }  // namespace shardinit

@@ -40,7 +40,7 @@ BucketTree& BucketTree::Of(const std::string& url) {
 std::string BucketTree::Add(Objects objects, ReadRange read) {
   static int64_t added = 0;
   const std::lock_guard lock(trees_mutex);
-  // No store has buckets whose names begin so.
+  // No store allows an underscore at the start of a bucket's name.
   const BucketUrl url{fmt::format("_added-{}", ++added), ""};
   trees.push_back(
       std::unique_ptr<BucketTree>(new BucketTree(url, std::move(objects), std::move(read))));

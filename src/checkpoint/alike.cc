@@ -45,7 +45,7 @@ std::vector<const Tensor*> WithOthers(const InitGraph& graph) {
 }
 
 // Returns a view of stored tensor `number` itself, padded like `view`.
-Tensor AsItIs(const Tensor& view, int64_t number) {
+Tensor ViewOfItself(const Tensor& view, int64_t number) {
   Tensor same = view;
   View pieces = *view.view();
   for (Piece& piece : pieces.pieces) {
@@ -87,7 +87,7 @@ void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& vie
     return std::make_unique<StoredFiller>(folder.ElementsOf(of), InfoOf(of.dtype()).bytes);
   };
   const ViewFiller copied(view, whole, filler_of);
-  const ViewFiller there(AsItIs(view, &stored - tensors.data()), whole, filler_of);
+  const ViewFiller there(ViewOfItself(view, &stored - tensors.data()), whole, filler_of);
   const int64_t bytes = InfoOf(stored.dtype()).bytes, at_once = kBytesAtOnce / bytes;
   std::vector<uint8_t> a(kBytesAtOnce), b(kBytesAtOnce);
   for (int64_t first = 0; first < stored.elements(); first += at_once) {

@@ -138,7 +138,7 @@ void CheckpointFolder::Claim(const PlanClaim& claim) {
 
 // Returns a file that this plan's files would replace or mix with in a folder without a plan.json,
 // or an empty string.
-std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
+std::string_view CheckpointFolder::FindConflictingFile(const std::string& plan_json) const {
   if (root().Exists(kExportName)) return kExportName;
   std::string manifest;
   const bool is_ours =
@@ -151,8 +151,8 @@ std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const
 }
 
 bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
-  // FindOther() goes first, because every process writes plan.json before these files.
-  const std::string_view other = FindOther(plan_json);
+  // FindConflictingFile() goes first, because every process writes plan.json before these files.
+  const std::string_view other = FindConflictingFile(plan_json);
   if (other == kExportName) {
     throw Conflict(fmt::format("`{}` holds an export", root().path()));
   }

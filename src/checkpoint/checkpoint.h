@@ -106,7 +106,7 @@ class CheckpointFolder : public CheckpointWriter {
 
  private:
   [[noreturn]] void ThrowLost() const;
-  std::string_view FindOther(const std::string& plan_json) const;
+  std::string_view FindConflictingFile(const std::string& plan_json) const;
 
   const std::string path_;
   std::shared_ptr<const Folder> root_;

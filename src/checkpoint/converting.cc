@@ -22,7 +22,7 @@ namespace {
 // Converts a value from one convention to another. Skips steps without effect, because they would
 // change -0.
 template <typename T>
-T Between(T value, const Convention& from, const Convention& to) {
+T ConvertConvention(T value, const Convention& from, const Convention& to) {
   if (from.plus != 0) value -= static_cast<T>(from.plus);
   if (from.times != 1) {
     value = from.back != 0 ? value * static_cast<T>(from.back) : value / static_cast<T>(from.times);
@@ -37,18 +37,18 @@ bool Change(const void* in, DType from, const Convention& of_source, DType to,
             const Convention& convention, void* out) {
   const double value = Decode(in, from);
   if (from == DType::f64) {
-    const double changed = Between(value, of_source, convention);
+    const double changed = ConvertConvention(value, of_source, convention);
     return (std::isfinite(changed) || !std::isfinite(value)) &&
            Convert(&changed, DType::f64, to, out);
   }
-  const float changed = Between(static_cast<float>(value), of_source, convention);
+  const float changed = ConvertConvention(static_cast<float>(value), of_source, convention);
   return (std::isfinite(changed) || !std::isfinite(value)) &&
          Convert(&changed, DType::f32, to, out);
 }
 
 }  // namespace
 
-BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
+BoxElements ConvertElements(BoxElements source, DType from, const Tensor& tensor) {
   return [source = std::move(source), from, &tensor](int64_t first, int64_t count, void* out) {
     const int bytes = InfoOf(from).bytes;
     std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
@@ -61,8 +61,8 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
   };
 }
 
-BoxElements Rescaling(BoxElements source, DType from, Conventions of_source, const Tensor& tensor,
-                      Losses* losses) {
+BoxElements RescaleElements(BoxElements source, DType from, Conventions of_source,
+                            const Tensor& tensor, ConversionCounts* losses) {
   return [source = std::move(source), from, of_source = std::move(of_source), &tensor, losses](
              int64_t first, int64_t count, void* out) {
     const auto bytes = static_cast<size_t>(InfoOf(from).bytes);

@@ -10,12 +10,12 @@
 namespace shardinit {
 
 // Counts the elements that changed, and how many of them a round trip would not restore exactly.
-struct Losses {
+struct ConversionCounts {
   std::atomic<int64_t> changed{0}, lost{0};
 };
 
 // Returns the elements of `source`, whose type is `from`, in the type of `tensor`.
-BoxElements Converting(BoxElements source, DType from, const Tensor& tensor);
+BoxElements ConvertElements(BoxElements source, DType from, const Tensor& tensor);
 
 // The conventions of the elements of a box.
 struct Conventions {
@@ -27,7 +27,7 @@ struct Conventions {
 // Does the same for a source whose elements have other conventions than the tensor. Computes in
 // f32, or in f64 if `from` is f64, and rounds once to the tensor's type. Elements that already have
 // the tensor's convention only change their type.
-BoxElements Rescaling(BoxElements source, DType from, Conventions of_source, const Tensor& tensor,
-                      Losses* losses);
+BoxElements RescaleElements(BoxElements source, DType from, Conventions of_source,
+                            const Tensor& tensor, ConversionCounts* losses);
 
 }  // namespace shardinit

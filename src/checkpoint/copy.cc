@@ -267,12 +267,12 @@ const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {
   return whole == pieces.end() ? nullptr : &*whole;
 }
 
-std::vector<FolderCopy::Cut> FolderCopy::Separate(const Tensor& stored,
-                                                  std::vector<BoxTask> tasks) {
+std::vector<FolderCopy::PassTasks> FolderCopy::Separate(const Tensor& stored,
+                                                        std::vector<BoxTask> tasks) {
   const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
-  std::list<Cut> cuts;
+  std::list<PassTasks> cuts;
   for (BoxTask& task : tasks) {
-    Cut cut;
+    PassTasks cut;
     for (size_t p = 0; p < pieces.size(); ++p) {
       if (Overlap(pieces[p].box, task.box)) cut.pieces.insert(p);
     }
@@ -296,13 +296,13 @@ std::vector<FolderCopy::Cut> FolderCopy::Separate(const Tensor& stored,
   return {std::make_move_iterator(cuts.begin()), std::make_move_iterator(cuts.end())};
 }
 
-void FolderCopy::Wanted::Add(const Box& box) {
+void FolderCopy::NeededBox::Add(const Box& box) {
   if (std::find(by.begin(), by.end(), box) != by.end()) return;
   by.push_back(box);
   missing -= SharedElements(piece->box, box);
 }
 
-BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
+BoxTask FolderCopy::Sweeping(const Tensor& stored, PassTasks cut, std::vector<Checked>* checked) {
   const int64_t element = InfoOf(stored.dtype()).bytes;
   std::vector<Sweep::Source> sources;
   for (const size_t p : cut.pieces) {
@@ -313,7 +313,7 @@ BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>
       checked->push_back({&stored, &piece, nullptr});
       continue;
     }
-    Wanted wanted(piece);
+    NeededBox wanted(piece);
     int64_t run = wanted.missing;
     for (const BoxTask& task : cut.tasks) {
       wanted.Add(task.box);
@@ -402,10 +402,10 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
         filler->Fill(first, count, out);
       };
       if (rescales_ && origin.conventions != std::vector{task.tensor->convention()}) {
-        task.source = Rescaling(std::move(task.source), origin.view->dtype(),
-                                ConventionsOf(origin, task), *task.tensor, &losses_);
+        task.source = RescaleElements(std::move(task.source), origin.view->dtype(),
+                                      ConventionsOf(origin, task), *task.tensor, &losses_);
       } else if (origin.view->dtype() != task.tensor->dtype()) {
-        task.source = Converting(std::move(task.source), origin.view->dtype(), *task.tensor);
+        task.source = ConvertElements(std::move(task.source), origin.view->dtype(), *task.tensor);
       }
     } else if (const FilePiece* const whole = FindWhole(task)) {
       checked.push_back({origin.same, whole,
@@ -425,7 +425,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   // A pass takes the place of its first task, so that writing files in order needs little memory.
   std::multimap<int64_t, BoxTask> passes;
   for (auto& [stored, boxes] : cut) {
-    for (Cut& some : Separate(*stored, std::move(boxes))) {
+    for (PassTasks& some : Separate(*stored, std::move(boxes))) {
       int64_t at = std::ssize(opened);
       for (const BoxTask& task : some.tasks) at = std::min(at, cut_at.at(task.digest));
       passes.emplace(at, Sweeping(*stored, std::move(some), &checked));

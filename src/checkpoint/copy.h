@@ -45,7 +45,7 @@ class FolderCopy final : public TaskSource {
   FolderCopy(const TensorFolder& from, const Plan& to, bool rescales = false);
 
   const TensorFolder& folder() const { return folder_; }
-  const Losses& losses() const { return losses_; }
+  const ConversionCounts& losses() const { return losses_; }
   // Returns TensorFolder::Identify() of the copied folder.
   const Digest& identity() const { return identity_; }
 
@@ -74,14 +74,14 @@ class FolderCopy final : public TaskSource {
   };
 
   // Boxes of one tensor to make, and the boxes of `from` that share elements with them.
-  struct Cut {
+  struct PassTasks {
     std::set<size_t> pieces;  // numbers of pieces
     std::vector<BoxTask> tasks;
   };
 
   // A box of `from`, and the part of it that files need.
-  struct Wanted {
-    explicit Wanted(const FilePiece& wanted)
+  struct NeededBox {
+    explicit NeededBox(const FilePiece& wanted)
         : piece(&wanted), missing(ElementCount(wanted.box.shape)) {}
     void Add(const Box& box);
 
@@ -96,8 +96,8 @@ class FolderCopy final : public TaskSource {
   // Returns the box of the folder that equals the task's box, or null.
   const FilePiece* FindWhole(const BoxTask& task) const;
   // Groups the tasks of one tensor by the pass that makes them.
-  std::vector<Cut> Separate(const Tensor& stored, std::vector<BoxTask> tasks);
-  BoxTask Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked);
+  std::vector<PassTasks> Separate(const Tensor& stored, std::vector<BoxTask> tasks);
+  BoxTask Sweeping(const Tensor& stored, PassTasks cut, std::vector<Checked>* checked);
   void Require(const Checked& box);
   // Returns the watched box of piece `number` of a stored tensor; null: it is not read in parts.
   std::shared_ptr<WatchedBox>& WatchedAt(const Tensor& stored, size_t number);
@@ -115,7 +115,7 @@ class FolderCopy final : public TaskSource {
   const Plan& from_;
   const std::vector<Tensor>& to_;
   const bool rescales_;
-  Losses losses_;
+  ConversionCounts losses_;
   const bool is_wanted_again_;  // whether several files have equal boxes
   const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`
@@ -128,7 +128,7 @@ class FolderCopy final : public TaskSource {
 
   // What the calls of IsEnough since the last Open asked for.
   int64_t files_ = 0;
-  std::unordered_map<const FilePiece*, Wanted> wanted_;
+  std::unordered_map<const FilePiece*, NeededBox> wanted_;
   int64_t unfinished_ = 0;  // boxes in `wanted_` with elements that no file needs
 };
 

@@ -31,7 +31,7 @@ FileOutline OutlineWithoutTexts(const FileLayout& layout) {
   return outline;
 }
 
-WorkerOptions For(const TaskSource* source, WorkerOptions options) {
+WorkerOptions OptionsForSource(const TaskSource* source, WorkerOptions options) {
   options.has_long_blocks = source != nullptr && source->wants_long_stretches();
   return options;
 }
@@ -45,7 +45,7 @@ FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, Tas
       every_tick_([this, every_tick = std::move(every_tick)] {
         if (every_tick) every_tick(done_);
       }),
-      workers_(For(source, options), counters) {}
+      workers_(OptionsForSource(source, options), counters) {}
 
 void FileGroups::WaitForRoom() {
   while (true) {

@@ -352,7 +352,7 @@ TensorFolder::TensorFolder(const std::string& path, const std::string& part, Rec
     }
     ReadCheckpoint();
   } else {
-    ReadOther();
+    ReadForeignFolder();
     if (record == Record::kUse) ReadRecordedDigests();
   }
 }
@@ -364,7 +364,7 @@ void TensorFolder::ReadCheckpoint() {
   reader_.emplace(path_, plan_, plan_sha256_);
 }
 
-void TensorFolder::ReadOther() {
+void TensorFolder::ReadForeignFolder() {
   const std::string given = IsInputFolder(path_) ? ItemIn(path_) : path_;
   // An index represents the files next to it.
   place_ = given.ends_with(".json") ? FolderOf(given) : given;
@@ -445,17 +445,17 @@ size_t TensorFolder::PlaceOf(const Tensor& tensor) const {
   return static_cast<size_t>(&tensor - plan_.graph.tensors.data());
 }
 
-const Tensor& TensorFolder::WrittenOf(const Tensor& tensor) const {
+const Tensor& TensorFolder::TensorAsWritten(const Tensor& tensor) const {
   return written_ ? *written_of_.at(PlaceOf(tensor)) : tensor;
 }
 
 const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const {
-  if (reader_) return reader_->PiecesOf(WrittenOf(tensor));
+  if (reader_) return reader_->PiecesOf(TensorAsWritten(tensor));
   return pieces_.at(PlaceOf(tensor));
 }
 
 const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
-  if (reader_) return &reader_->DigestsOf(WrittenOf(tensor));
+  if (reader_) return &reader_->DigestsOf(TensorAsWritten(tensor));
   const Widening* const widening = WideningOf(tensor);
   const auto found =
       digests_.find(std::string((widening == nullptr ? tensor : widening->numbers).path()));
@@ -531,7 +531,7 @@ Digest TensorFolder::Identify() const {
                                                        plan_sha256_, reader_->receipts(), index)) {
     throw Error(ExitCode::kDifferent,
                 fmt::format("`{}` is damaged: {} does not match {}", path_, kManifestName,
-                            WhatManifestFollows(manifest, plan_)),
+                            ManifestInputs(manifest, plan_)),
                 fmt::format("`shardinit verify {}` says what else is", path_));
   }
   return Sha256Of(manifest);
@@ -618,7 +618,7 @@ TensorFolder TensorFolder::WithPlan(Plan plan,
   if (reader_) {
     std::vector<const Tensor*> written_of;
     for (const Tensor& tensor : plan.graph.tensors) {
-      written_of.push_back(&WrittenOf(plan_.graph.tensors[places.at(name_of(tensor))]));
+      written_of.push_back(&TensorAsWritten(plan_.graph.tensors[places.at(name_of(tensor))]));
     }
     written_of_ = std::move(written_of);
     if (!written_) written_ = std::move(plan_);

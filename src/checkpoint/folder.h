@@ -137,11 +137,11 @@ class TensorFolder {
 
  private:
   void ReadCheckpoint();
-  void ReadOther();
+  void ReadForeignFolder();
   void ReadRecordedDigests();
   size_t PlaceOf(const Tensor& tensor) const;  // its index in the plan
   // Returns the same tensor in the plan that the checkpoint was written with.
-  const Tensor& WrittenOf(const Tensor& tensor) const;
+  const Tensor& TensorAsWritten(const Tensor& tensor) const;
   void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
   void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);

@@ -109,7 +109,7 @@ void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<Store
 
 bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
 
-std::string_view WhatManifestFollows(std::string_view manifest, const Plan& plan) {
+std::string_view ManifestInputs(std::string_view manifest, const Plan& plan) {
   return plan.graph.mesh.devices.IsPlain() && !ListsDevices(manifest)
              ? "the plan and the receipts"
              : "the plan, devices.json and the receipts";
@@ -411,7 +411,7 @@ std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Di
   return missing;
 }
 
-RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
+ExistingRanks LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
   const std::unique_ptr<Place> place = Place::At(folder);
   return {MissingRanks(*place, plan, plan_sha256, AllRanks(plan.graph.mesh)),
           place->Exists(kManifestName)};

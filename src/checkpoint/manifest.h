@@ -57,9 +57,9 @@ bool ListsOtherDevices(std::string_view manifest, const Mesh& mesh);
 // Returns whether the text of a manifest lists devices.
 bool ListsDevices(std::string_view manifest);
 
-// Returns the inputs of a manifest, as errors name them: the plan and the receipts, and
-// devices.json if it exists or should exist.
-std::string_view WhatManifestFollows(std::string_view manifest, const Plan& plan);
+// Lists, for error messages, what the manifest's contents are computed from: the plan, the receipts
+// and, if the mesh has devices, devices.json.
+std::string_view ManifestInputs(std::string_view manifest, const Plan& plan);
 
 // Returns whether the text of a manifest, which lists this `index`, is what WriteManifest() writes.
 bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
@@ -104,11 +104,11 @@ std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Di
                                   std::optional<ListedSizes>* sizes = nullptr);
 
 // What `status` prints about a checkpoint, by its path or URL.
-struct RanksThere {
+struct ExistingRanks {
   std::vector<int64_t> missing;
   bool has_manifest;
 };
-RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
+ExistingRanks LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
 // Returns whether a rank lacks its receipt or, in a bucket, its file. Only looks up names. Starts
 // near rank `near`: if thousands of processes write one rank each, a neighbor is usually missing,

@@ -18,7 +18,7 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       if (!seen[shard.tensor].insert(shard.box.offset).second) continue;
-      Held& held = held_[shard.tensor];
+      StoredBoxes& held = held_[shard.tensor];
       held.pieces.push_back({shard.box, file, receipt.offsets[i]});
       held.digests.push_back(receipt.digests[i]);
     }

@@ -27,11 +27,11 @@ class CheckpointReader {
   const std::vector<ReceiptEntry>& receipts() const { return receipts_; }
 
  private:
-  struct Held {
+  struct StoredBoxes {
     std::vector<FilePiece> pieces;
     std::vector<Digest> digests;
   };
-  std::unordered_map<const Tensor*, Held> held_;
+  std::unordered_map<const Tensor*, StoredBoxes> held_;
   std::vector<ReceiptEntry> receipts_;
 };
 

@@ -186,7 +186,8 @@ bool SkipTo(std::string_view key, std::string_view* text) {
 // Reads a receipt that WriteReceipt() wrote. The result for another text is arbitrary, so the
 // caller compares. Searches for the two values of a box that the plan does not determine; a
 // tensor's name that looks like them misleads it.
-std::optional<Receipt> Guess(std::string_view text, const std::string& path, const RankPlan& rank) {
+std::optional<Receipt> ReadUnchecked(std::string_view text, const std::string& path,
+                                     const RankPlan& rank) {
   constexpr std::string_view kBoxes = ",\n \"boxes\": [";
   const size_t head = text.find(kBoxes);
   if (head == text.npos) return {};
@@ -258,7 +259,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
 
 std::optional<Receipt> ReadWritten(std::string_view text, const std::string& path,
                                    const RankPlan& rank) {
-  std::optional<Receipt> receipt = Guess(text, path, rank);
+  std::optional<Receipt> receipt = ReadUnchecked(text, path, rank);
   if (receipt && IsReceiptOf(text, rank, *receipt)) {
     receipt->sha256 = Sha256Of(text);
     return receipt;

@@ -65,16 +65,16 @@ class Resharding {
 
   GenerateResult Run() {
     if (!Place::TraitsAt(request_.folder).removes) return RunInBucket();
-    if (IsThere()) return WasThere();
+    if (HoldsCopy()) return SkipAll();
     was_free_ = true;
     // A run of all ranks, perhaps with other values, may give the folder its name meanwhile.
     try {
       const GenerateResult result = request_.ranks ? RunRanks() : RunStaged();
-      if (result.complete || !IsThere()) return result;
+      if (result.complete || !HoldsCopy()) return result;
     } catch (const Error& e) {
-      if (!MayBeLate(e) || !IsThere()) throw;
+      if (!MayBeLate(e) || !HoldsCopy()) throw;
     }
-    return WasThere();
+    return SkipAll();
   }
 
  private:
@@ -104,7 +104,7 @@ class Resharding {
   }
 
   // Removes what killed or late runs left.
-  GenerateResult WasThere() {
+  GenerateResult SkipAll() {
     StagedFolder::RemoveLeftOvers(request_.folder, key_);
     if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
     return {.skipped = to_.world_size(), .complete = true};
@@ -229,7 +229,7 @@ class Resharding {
 
   // Returns whether the folder holds exactly this copy, undamaged. Reads all of it and makes the
   // copy again to compare, without writing. Throws Error (kConflict) if it holds something else.
-  bool IsThere() {
+  bool HoldsCopy() {
     if (!Exists(request_.folder) || IsEmptyFolder(request_.folder)) return false;
     std::string present;
     const bool has_plan =

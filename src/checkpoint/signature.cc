@@ -18,7 +18,7 @@ constexpr char kNamespace[] = "shardinit";
 constexpr char kHint[] = "it comes with OpenSSH 8.2 or later, and compares signatures with keys";
 
 // Returns a message of ssh-keygen as the end of a sentence.
-std::string Said(std::string_view output) {
+std::string MessageOf(std::string_view output) {
   output = output.substr(0, output.find('\n'));
   while (!output.empty() && (output.back() == '\r' || output.back() == '.'))
     output.remove_suffix(1);
@@ -28,7 +28,7 @@ std::string Said(std::string_view output) {
 
 // Runs ssh-keygen, which exits with 0 for yes and 255 for no, and prints its decision. Throws Error
 // (kWorld) if it ends in another way, without a decision.
-ChildResult Ask(std::vector<std::string> words, std::string_view input) {
+ChildResult RunSshKeygen(std::vector<std::string> words, std::string_view input) {
   words.insert(words.begin(), {"ssh-keygen", "-Y"});
   ChildResult result = RunChild(words, input, kHint);
   if (!result.output.empty() && (result.status == 0 || result.status == 255)) return result;
@@ -37,7 +37,7 @@ ChildResult Ask(std::vector<std::string> words, std::string_view input) {
                               : fmt::format("exited with status {}", result.status);
   throw Error(
       ExitCode::kWorld,
-      fmt::format("cannot check the signature: ssh-keygen {}: {}", how, Said(result.output)),
+      fmt::format("cannot check the signature: ssh-keygen {}: {}", how, MessageOf(result.output)),
       fmt::format("run `ssh-keygen -Y {} …` yourself to see why", words[2]));
 }
 
@@ -65,7 +65,7 @@ Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
   }
   ReadFile(request.signature, kLimit);
   const ChildResult found =
-      Ask({"find-principals", "-s", request.signature, "-f", request.signers}, "");
+      RunSshKeygen({"find-principals", "-s", request.signature, "-f", request.signers}, "");
   const std::vector<std::string> principals = PrincipalsIn(found.output);
   if (found.status == 0 && principals.empty()) {
     return {"", fmt::format("is signed with a key that `{}` only has for names that it excludes",
@@ -73,19 +73,19 @@ Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
   }
   if (found.status != 0) {
     return {"", fmt::format("is signed by nobody whom `{}` names: {}", request.signers,
-                            Said(found.output))};
+                            MessageOf(found.output))};
   }
   // Only this call decides. The other call only suggests names: a pattern may exclude one of them,
   // or one may be a warning.
   std::string why;
   for (const std::string& signer : principals) {
-    const ChildResult checked = Ask(
+    const ChildResult checked = RunSshKeygen(
         {"verify", "-f", request.signers, "-I", signer, "-n", kNamespace, "-s", request.signature},
         text);
     if (checked.status == 0) return {signer, ""};
     if (!why.empty()) continue;  // The first name is the most likely one.
     why = fmt::format("is not what {} signed with the namespace `{}`: {}", Escape(signer),
-                      kNamespace, Said(checked.output));
+                      kNamespace, MessageOf(checked.output));
   }
   return {"", why};
 }

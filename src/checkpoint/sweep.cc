@@ -72,7 +72,7 @@ Sweep::Sweep(const std::vector<Source>& sources, std::vector<BoxTask> tasks)
     : element_(InfoOf(tasks.front().tensor->dtype()).bytes), hull_(tasks.front().box) {
   for (BoxTask& task : tasks) {
     auto made = std::find_if(makes_.begin(), makes_.end(),
-                             [&](const Made& other) { return other.box == task.box; });
+                             [&](const OutputBox& other) { return other.box == task.box; });
     if (made == makes_.end()) {
       made = makes_.emplace(makes_.end());
       made->box = task.box;
@@ -91,7 +91,7 @@ Sweep::Sweep(const std::vector<Source>& sources, std::vector<BoxTask> tasks)
     read.source = source;
     hull_ = HullOf(hull_, read.box);
   }
-  ForEachStream([&](Stream& stream) { stream.end = PlaceBehind(stream.box); });
+  ForEachStream([&](Stream& stream) { stream.end = EndPlace(stream.box); });
 }
 
 template <typename Visit>
@@ -102,7 +102,7 @@ void Sweep::ForEachStream(const Visit& visit) {
 
 int64_t Sweep::bytes() const {
   int64_t elements = 0;
-  for (const Made& made : makes_) {
+  for (const OutputBox& made : makes_) {
     elements += ElementCount(made.box.shape) * std::ssize(made.tasks);
   }
   return elements * element_;
@@ -110,7 +110,7 @@ int64_t Sweep::bytes() const {
 
 bool Sweep::IsDone() const { return place_ == ElementCount(hull_.shape); }
 
-int64_t Sweep::PlaceBehind(const Box& box) const {
+int64_t Sweep::EndPlace(const Box& box) const {
   int64_t last = 0;
   for (size_t d = 0; d < box.shape.size(); ++d) {
     last = last * hull_.shape[d] + box.offset[d] + box.shape[d] - 1 - hull_.offset[d];
@@ -133,7 +133,7 @@ void Sweep::Advance(int64_t bytes, bool reads) {
   const auto is_within = [&](int64_t place) {
     const std::vector<int64_t> indices = IndicesOf(place);
     int64_t elements = 0;
-    for (const Made& made : makes_) elements += ElementsBefore(indices, made.box) - made.done;
+    for (const OutputBox& made : makes_) elements += ElementsBefore(indices, made.box) - made.done;
     for (size_t i = 0; reads && i < reads_.size(); ++i) {
       elements += ElementsBefore(indices, reads_[i].box) - reads_[i].done;
     }
@@ -185,7 +185,7 @@ void Sweep::ReadSources() {
   }
 }
 
-void Sweep::FillMade(Made& made) {
+void Sweep::FillOutput(OutputBox& made) {
   for (const Read& read : reads_) {
     if (read.elements() == 0 || read.data == made.data || !Overlap(read.box, made.box)) continue;
     CopyPiece(read.box, element_, read.data, read.done, made.box, made.done, made.elements(),
@@ -209,7 +209,7 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
   if (!in_place) Advance(page == 1 ? bytes : bytes - pages, true);
 
   uint8_t* free = memory;
-  for (Made& made : makes_) {
+  for (OutputBox& made : makes_) {
     if (made.elements() == 0) continue;
     const int64_t offset = made.tasks.front().output.offset + made.done * element_;
     free += ((offset - (free - memory)) % page + page) % page;
@@ -229,9 +229,9 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
     if (read.source.digest) read_hashes.Add(&read.hash, read.data, read.elements() * element_);
   }
   int64_t made_bytes = 0;
-  for (Made& made : makes_) {
+  for (OutputBox& made : makes_) {
     if (made.elements() == 0) continue;
-    FillMade(made);
+    FillOutput(made);
     const int64_t size = made.elements() * element_;
     made_hashes.Add(&made.hash, made.data, size);
     for (const BoxTask& task : made.tasks) {
@@ -247,15 +247,15 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
     }
   }
   HashBoth(read_hashes, made_hashes);
-  Settle();
+  SetResults();
   return made_bytes;
 }
 
-void Sweep::Settle() {
+void Sweep::SetResults() {
   const int64_t before = std::exchange(place_, next_place_);
   ForEachStream([](Stream& stream) { stream.done = stream.next; });
   // Sets results as soon as a box is complete, because a part of a file may wait for its CRC.
-  for (Made& made : makes_) {
+  for (OutputBox& made : makes_) {
     if (made.end <= before || made.end > place_) continue;
     const Digest digest = made.hash.Finish();
     for (const BoxTask& task : made.tasks) {

@@ -1,5 +1,5 @@
-// Makes boxes of a tensor from boxes with different borders in one pass, and compares boxes of rank
-// files that are read more than once.
+// Assembles boxes of a tensor from boxes with different borders in one pass, and compares boxes of
+// rank files that are read more than once.
 #pragma once
 
 #include <cstdint>
@@ -75,14 +75,14 @@ class Sweep final : public BoxPass {
   struct Read : Stream {
     Source source;
   };
-  struct Made : Stream {
+  struct OutputBox : Stream {
     std::vector<BoxTask> tasks;  // tasks of equal boxes
     uint32_t crc = 0;
   };
 
   // Returns the place after a box's last element. Places number the elements of `hull_` in
   // row-major order.
-  int64_t PlaceBehind(const Box& box) const;
+  int64_t EndPlace(const Box& box) const;
   std::vector<int64_t> IndicesOf(int64_t place) const;
 
   template <typename Visit>
@@ -92,13 +92,13 @@ class Sweep final : public BoxPass {
   // Returns whether the current step copies from one box to one box.
   bool IsOneInOne() const;
   void ReadSources();
-  void FillMade(Made& made);
-  void Settle();
+  void FillOutput(OutputBox& made);
+  void SetResults();
 
   const int element_;
   std::vector<Read> reads_;       // sources that are read in order
   std::vector<Source> compared_;  // sources that are watched, and hashed by others
-  std::vector<Made> makes_;
+  std::vector<OutputBox> makes_;
   Box hull_;                // the hull of all boxes that are read in order or made
   int64_t place_ = 0;       // all elements before this place are done
   int64_t next_place_ = 0;  // the end of the current step

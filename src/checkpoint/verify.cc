@@ -95,7 +95,7 @@ class Verifier {
     if (index) VerifyIndex(*index);
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
       Find(kManifestName,
-           fmt::format("is damaged: it does not match {}", WhatManifestFollows(manifest, plan_)));
+           fmt::format("is damaged: it does not match {}", ManifestInputs(manifest, plan_)));
     }
   }
 

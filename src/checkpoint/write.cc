@@ -120,8 +120,8 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, CheckpointWrit
 
 }  // namespace
 
-GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
-                          const std::vector<int64_t>& ranks) {
+GenerateResult FindRemainingWork(const Plan& plan, const std::string& folder,
+                                 const std::vector<int64_t>& ranks) {
   const std::string plan_json = WritePlan(plan);
   const std::unique_ptr<CheckpointWriter> to = CheckpointWriter::At(folder);
   std::vector<int64_t> left = ranks;

@@ -37,11 +37,11 @@ struct GenerateResult {
 
 // Returns what Generate() would write of these ranks, without writing. Throws Error (kConflict) if
 // `folder` exists and holds another plan.
-GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
-                          const std::vector<int64_t>& ranks);
+GenerateResult FindRemainingWork(const Plan& plan, const std::string& folder,
+                                 const std::vector<int64_t>& ranks);
 
 // Returns what Generate() must make again in `folder`. Rewrites a missing or changed plan.json if
-// the manifest has the digest of this plan. Throws as WhatIsLeft() does.
+// the manifest has the digest of this plan. Throws as FindRemainingWork() does.
 Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
                    int jobs, const VerifyProgress& progress);
 

@@ -63,7 +63,7 @@ void PrintVersion(bool json) {
   out.BeginObject(JsonWriter::kLines).Member("version", kVersion);
   out.Member("contract_version", kContractVersion).Member("format_version", kFormatVersion);
   out.Member("target", kernels::ActiveTarget()).Member("targets", kernels::Targets());
-  out.Member("sha256_instructions", Sha256TakesInstructions());
+  out.Member("sha256_instructions", Sha256UsesInstructions());
   out.Member("compiler", kCompiler);
   out.Member("hdf5", fmt::format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE));
   out.EndObject();

@@ -69,7 +69,7 @@ class LineReader {
   bool only_positionals_ = false;
 };
 
-void AddOptions(const CLI::App& command, Offer* found) {
+void AddOptions(const CLI::App& command, Candidates* found) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : Spellings(*option)) {
       found->words.push_back({name, option->get_description()});
@@ -77,8 +77,8 @@ void AddOptions(const CLI::App& command, Offer* found) {
   }
 }
 
-Offer AtCursor(const CLI::App& root, std::span<const std::string> words) {
-  Offer found;
+Candidates AtCursor(const CLI::App& root, std::span<const std::string> words) {
+  Candidates found;
   const std::string& word = words.back();
   if (words.size() == 1) {
     for (const CLI::App* command : root.get_subcommands({})) {
@@ -93,14 +93,14 @@ Offer AtCursor(const CLI::App& root, std::span<const std::string> words) {
   for (const std::string& each : words.subspan(1, words.size() - 2)) reader.Read(each);
   const auto [option, begin] = reader.Next(word);
   if (option != nullptr) {
-    found = OfferFor(*command, *option, reader.line(), std::string_view(word).substr(begin));
+    found = FindCandidates(*command, *option, reader.line(), std::string_view(word).substr(begin));
     for (Candidate& each : found.words) each.text.insert(0, word, 0, begin);
   }
   if (option == nullptr || word == "-") AddOptions(*command, &found);
   return found;
 }
 
-std::string OfferInLines(const Offer& found, std::string_view word) {
+std::string OfferInLines(const Candidates& found, std::string_view word) {
   constexpr size_t kMost = 1000;
   std::string text;
   size_t count = 0;

@@ -16,7 +16,7 @@ struct Candidate {
   std::string about = {};  // for people
 };
 
-struct Offer {
+struct Candidates {
   std::vector<Candidate> words = {};
   bool files = false;  // also file names, which shells list better
 };
@@ -38,8 +38,8 @@ std::vector<std::string> Spellings(const CLI::Option& option);
 
 // Returns the possible values of an option or argument of a command; `typed` is the typed part of
 // the value. Most of the values need not begin with `typed`.
-Offer OfferFor(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
-               std::string_view typed);
+Candidates FindCandidates(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
+                          std::string_view typed);
 
 // Prints one line for each candidate: the text, a tab, its description. Ends with `:files` if file
 // names are possible. Prints nothing if that is unknown or takes too long.

@@ -91,20 +91,20 @@ std::vector<Candidate> ByPart(const std::vector<Candidate>& names, std::string_v
 }
 
 // Adds the names of a kind, as `list` shows them.
-void AddNames(std::string_view kind, Offer* found) {
+void AddNames(std::string_view kind, Candidates* found) {
   for (const NameEntry& entry : FindNamed(KindsOfNames(), kind)->entries()) {
     found->words.push_back({entry.name, entry.description});
   }
 }
 
-Offer Specs(const TypedLine&, std::string_view) {
-  Offer found{.files = true};
+Candidates Specs(const TypedLine&, std::string_view) {
+  Candidates found{.files = true};
   AddNames("models", &found);
   return found;
 }
 
-Offer Shardings(const TypedLine&, std::string_view) {
-  Offer found{.files = true};
+Candidates Shardings(const TypedLine&, std::string_view) {
+  Candidates found{.files = true};
   AddNames("shardings", &found);
   for (const LanguageRow* language : Languages()) {
     if (!language->is_word) continue;
@@ -113,18 +113,18 @@ Offer Shardings(const TypedLine&, std::string_view) {
   return found;
 }
 
-Offer FormatsToWrite(const TypedLine&, std::string_view) {
-  Offer found;
+Candidates FormatsToWrite(const TypedLine&, std::string_view) {
+  Candidates found;
   AddNames("formats", &found);
   return found;
 }
 
-Offer Optimizers(const TypedLine&, std::string_view) {
+Candidates Optimizers(const TypedLine&, std::string_view) {
   return {.words = {{"adamw", "AdamW of PyTorch"}}, .files = true};
 }
 
-Offer Layouts(const TypedLine& line, std::string_view) {
-  Offer found;
+Candidates Layouts(const TypedLine& line, std::string_view) {
+  Candidates found;
   Diagnostics diagnostics;
   for (const auto& layout : SpecOnLine(RequestOnLine(line), diagnostics).layouts) {
     found.words.push_back({layout.name.value});
@@ -133,8 +133,8 @@ Offer Layouts(const TypedLine& line, std::string_view) {
 }
 
 // Offers the axes that are not typed yet, appended to the typed axes.
-Offer MeshAxes(const TypedLine& line, std::string_view typed) {
-  Offer found;
+Candidates MeshAxes(const TypedLine& line, std::string_view typed) {
+  Candidates found;
   Diagnostics diagnostics;
   const std::string before(typed.substr(0, typed.rfind(',') + 1));
   for (const auto& axis : SpecOnLine(RequestOnLine(line), diagnostics).mesh) {
@@ -145,7 +145,7 @@ Offer MeshAxes(const TypedLine& line, std::string_view typed) {
   return found;
 }
 
-void AddValuesOfKey(const SpecKey& key, Offer* found) {
+void AddValuesOfKey(const SpecKey& key, Candidates* found) {
   const std::string begin = std::string(key.name) + "=";
   for (const std::string_view word : key.words) found->words.push_back({begin + std::string(word)});
   if (key.kind == SpecKind::kUneven) {
@@ -162,9 +162,9 @@ void AddValuesOfKey(const SpecKey& key, Offer* found) {
 }
 
 // Offers keys with a single value, variables and mesh sizes; after a key, offers its words.
-Offer Settings(const TypedLine& line, std::string_view typed) {
+Candidates Settings(const TypedLine& line, std::string_view typed) {
   const auto keys = KeysOf(SpecMapping::kModel);
-  Offer found;
+  Candidates found;
   if (const size_t end = typed.find('='); end != typed.npos) {
     const SpecKey* key = FindNamed(keys, typed.substr(0, end));
     if (key != nullptr) AddValuesOfKey(*key, &found);
@@ -185,7 +185,7 @@ Offer Settings(const TypedLine& line, std::string_view typed) {
   return {.words = ByPart(names, typed)};
 }
 
-Offer TensorPaths(const TypedLine& line, std::string_view typed) {
+Candidates TensorPaths(const TypedLine& line, std::string_view typed) {
   const Plan plan = PlanOnLine(line);
   std::vector<Candidate> names;
   const auto add = [&names](const std::vector<Tensor>& tensors) {
@@ -203,7 +203,7 @@ Offer TensorPaths(const TypedLine& line, std::string_view typed) {
 // begins with the command's name.
 constexpr struct {
   std::string_view name;
-  Offer (*values)(const TypedLine& line, std::string_view typed);
+  Candidates (*values)(const TypedLine& line, std::string_view typed);
 } kCompleters[] = {
     {"SPEC", Specs},
     {"SPEC|DIR", Specs},
@@ -237,15 +237,15 @@ std::vector<Candidate> FixedWords(std::string_view type) {
 
 }  // namespace
 
-Offer OfferFor(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
-               std::string_view typed) {
+Candidates FindCandidates(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
+                          std::string_view typed) {
   const bool is_argument = option.get_positional();
   const std::string name = is_argument ? option.get_name() : Spellings(option).back();
   for (const auto& [of, values] : kCompleters) {
     if (of == name || of == command.get_name() + " " + name) return values(line, typed);
   }
   const std::string type = option.get_type_name();
-  Offer found{.words = FixedWords(type)};
+  Candidates found{.words = FixedWords(type)};
   for (const std::string_view word : {"FILE", "DIR", "PATH", "CONFIG"}) {
     found.files |= (is_argument ? name : type).find(word) != name.npos;
   }

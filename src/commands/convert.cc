@@ -155,7 +155,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
                                          conversion);
   request.metadata = MetadataToKeep(options, from);
   FolderCopy copy(from, to, true);
-  AskFor(options.ranks, to, &request);
+  SelectRanks(options.ranks, to, &request);
   request.claim = ClaimOf(from, options.from_layout);
   return RunExporting(exporting, to, std::move(request), &copy);
 }

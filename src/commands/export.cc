@@ -69,7 +69,7 @@ ExitCode RunExport(const ExportOptions& options) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);
     diagnostics.ThrowIfErrors();
   }
-  AskFor(options.ranks, plan, &request);
+  SelectRanks(options.ranks, plan, &request);
   return RunExporting(options.exporting, plan, std::move(request), copy ? &*copy : nullptr);
 }
 

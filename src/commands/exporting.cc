@@ -123,10 +123,10 @@ ExportRequest ExportingOptions::Request() const {
   return request;
 }
 
-void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request) {
+void SelectRanks(const RankOptions& options, const Plan& plan, ExportRequest* request) {
   // For a checkpoint, a part selects some of its ranks.
   if (request->format != nullptr) request->part = options.FindPart();
-  if (!request->part) request->ranks = options.Some(plan);
+  if (!request->part) request->ranks = options.SelectedRanks(plan);
 }
 
 namespace {
@@ -178,7 +178,7 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
 }
 
 // Reports the changed elements, and how many cannot be restored.
-void SayLosses(const Losses& losses) {
+void ReportConversionCounts(const ConversionCounts& losses) {
   if (losses.changed == 0) return;
   Talk(fmt::format(
       "shardinit: {} changed, as the layout's trainer has them; {} of these would not come back\n",
@@ -196,7 +196,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
   const Written written = request.format == nullptr
                               ? WriteCheckpoint(options, plan, request, copy, &counters)
                               : WriteExport(options, plan, std::move(request), &counters);
-  if (copy != nullptr) SayLosses(copy->losses());
+  if (copy != nullptr) ReportConversionCounts(copy->losses());
   PrintWritten(options, plan, written, is_shared, time.seconds());
   return ExitCode::kOk;
 }

@@ -35,7 +35,7 @@ Error NotForFormat(std::string_view flag, const Format& format,
                    const std::vector<std::string>& others);
 
 // Sets the ranks or the part of `request` from the options. `plan` is the plan of the request.
-void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request);
+void SelectRanks(const RankOptions& options, const Plan& plan, ExportRequest* request);
 
 // Writes the export or, in kOwnFormat, a checkpoint, and prints a summary. `copy` is the source of
 // the elements; null: values are generated.

@@ -95,7 +95,7 @@ GenerateResult MakeRanks(const GenOptions& options, const Plan& plan, GenerateRe
                          ProgressMode mode, WorkCounters* counters) {
   const int64_t total = BytesIn(plan, request.ranks);
   if (options.dry_run) {
-    return WhatIsLeft(plan, options.folder, request.ranks);
+    return FindRemainingWork(plan, options.folder, request.ranks);
   }
   try {
     if (options.repair) {

@@ -210,7 +210,7 @@ bool IsNameOf(const KindOfNames& kind, const NameEntry& entry, std::string_view 
 }
 
 // Returns all names that `help` accepts, for "did you mean".
-std::vector<std::string> NamesToAskFor() {
+std::vector<std::string> HelpNames() {
   std::vector<std::string> names = NamesOf(Commands());
   for (const KeyPlace& place : kKeyPlaces) {
     for (const SpecKey& key : KeysOf(place.mapping)) {
@@ -273,7 +273,7 @@ void RunHelp(const HelpOptions& options) {
   if (options.name.empty()) return Print(Overview());
   const std::vector<std::string> texts = HelpOn(options.name);
   if (texts.empty()) {
-    const std::string closest = Closest(options.name, NamesToAskFor());
+    const std::string closest = Closest(options.name, HelpNames());
     throw Usage(fmt::format("there is no help on {}", Quote(options.name)),
                 closest.empty() ? "`shardinit help` shows what there is to ask"
                                 : fmt::format("did you mean `{}`?", closest));

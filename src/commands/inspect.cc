@@ -100,7 +100,7 @@ std::string PartsText(const TensorFolder& folder) {
 }
 
 // Shows tensors that have no shardinit plan.
-void InspectOther(const InspectOptions& options) {
+void InspectForeign(const InspectOptions& options) {
   const TensorFolder folder(options.path, options.part);
   const Plan& plan = folder.plan();
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
@@ -167,7 +167,7 @@ void InspectFile(const InspectOptions& options) {
 void RunInspect(const InspectOptions& options) {
   const bool is_own = InputExists(options.path + "/" + kPlanName);
   if (is_own && IsInputFolder(options.path) && options.part.empty()) return InspectFolder(options);
-  if (MayHoldTensors(options.path)) return InspectOther(options);
+  if (MayHoldTensors(options.path)) return InspectForeign(options);
   if (!Exists(options.path)) {
     throw Usage(fmt::format("there is no file or folder `{}`", options.path));
   }

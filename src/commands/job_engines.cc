@@ -172,7 +172,7 @@ void FillArgo(const Job& job, TemplateValues* values) {
 }
 
 // Returns a shell line that enters the folder in which containers start.
-std::string GoThere(const Job& job) {
+std::string EnterFolderLine(const Job& job) {
   return job.directory.empty() ? "" : fmt::format("cd -- {} || exit", InShell(job.directory));
 }
 
@@ -204,7 +204,7 @@ void FillSkyPilot(const Job& job, TemplateValues* values) {
   (*values)["envs"] = envs;
   (*values)["run"] =
       InYamlBlock(FillJobTemplate("skypilot-run.sh.in", {{"folder", InShell(job.folder)},
-                                                         {"cd", GoThere(job)},
+                                                         {"cd", EnterFolderLine(job)},
                                                          {"pause", (*values)["pause"]},
                                                          {"gen", InShell(GenWords(job))}}));
 }

@@ -372,7 +372,7 @@ std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
   return AllRanks(mesh);
 }
 
-std::optional<std::vector<int64_t>> RankOptions::Some(const Plan& plan) const {
+std::optional<std::vector<int64_t>> RankOptions::SelectedRanks(const Plan& plan) const {
   if (ranks.empty() && devices.empty() && part.empty()) return {};
   return Ranks(plan);
 }

@@ -62,7 +62,7 @@ struct SpecOptions {
   // Does the same for a command that generates values. Throws Error (kUsage) if the layout would
   // change the meaning of a source's elements.
   Plan LoadToMake() const;
-  // Uses `wanted` for what else to find.
+  // Does the same for a request that already has other settings, such as an explanation.
   Plan Load(Diagnostics& diagnostics, PlanRequest wanted) const;
 };
 
@@ -88,7 +88,7 @@ struct RankOptions {
   // (kUsage).
   std::vector<int64_t> Ranks(const Plan& plan) const;
   // Returns the selected ranks, or nothing if no option selects any.
-  std::optional<std::vector<int64_t>> Some(const Plan& plan) const;
+  std::optional<std::vector<int64_t>> SelectedRanks(const Plan& plan) const;
   // Returns the value of --part, or nothing if it is not given. Throws Error (kUsage).
   std::optional<JobPart> FindPart() const;
 };

@@ -8,8 +8,8 @@
 
 namespace shardinit {
 
-// Up to kMostSingleRanks ranks get one place each. Otherwise each place summarizes equally many
-// consecutive ranks.
+// With up to kMostSingleRanks ranks, the picture has one cell for each rank. With more, each cell
+// summarizes the same number of consecutive ranks.
 inline constexpr int64_t kMostSingleRanks = 1024;
 
 void AddRankPictures(const Plan& plan, const std::vector<TensorKind>& kinds, const Balance& balance,

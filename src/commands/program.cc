@@ -82,8 +82,8 @@ void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
 
 // Returns whether the folder holds exactly this program. Throws Error (kConflict) if it holds
 // something else instead of one of the files.
-bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& request,
-             int64_t rank) {
+bool HoldsProgram(const std::string& folder, const Plan& plan, const ProgramRequest& request,
+                  int64_t rank) {
   if (!Exists(folder) || IsEmptyFolder(folder)) return false;
   WriteKinds(plan, request, rank, [&](const std::string& name, std::string_view text) {
     std::string there;
@@ -101,14 +101,14 @@ bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& 
 // names it.
 void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest& request,
                  int64_t rank) {
-  if (IsThere(path, plan, request, rank)) return NewFolder::RemoveLeftOvers(path);
+  if (HoldsProgram(path, plan, request, rank)) return NewFolder::RemoveLeftOvers(path);
   NewFolder folder(path);
   WriteKinds(plan, request, rank, [&](const std::string& name, std::string_view text) {
     NewFile file(folder.folder(), name);
     file.Append(text);
     file.Commit();
   });
-  if (folder.Commit() || IsThere(path, plan, request, rank)) return;
+  if (folder.Commit() || HoldsProgram(path, plan, request, rank)) return;
   throw Conflict(fmt::format("`{}` has appeared meanwhile", path));
 }
 

@@ -107,7 +107,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
       .folder = options.folder,
       .workers = options.work.Workers(true),
       .index = FindIndexMode(options.index),
-      .ranks = options.ranks.Some(to),
+      .ranks = options.ranks.SelectedRanks(to),
       .claim = ClaimOf(folder),
       .progress = options.work.Mode(),
       .is_quiet = options.json,

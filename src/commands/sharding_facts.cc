@@ -39,7 +39,7 @@ Fact FactOf(const Setting& setting, std::string label, Facts members) {
 namespace {
 
 // Describes the rank's parts of the tensor, and the file that stores them.
-Fact FactOfBoxes(const Subject& subject) {
+Fact FactOfBoxes(const ExplainedTensor& subject) {
   constexpr size_t kMostShown = 4;
   const auto& [plan, why, tensor, rank] = subject;
   const Sharding sharding = plan.ShardingOf(tensor);
@@ -78,7 +78,7 @@ Fact FactOfBoxes(const Subject& subject) {
 
 // Lists ways to shard the tensor, each with the resulting cost of all tensors. People see only the
 // best ones.
-Fact FactOfAlternatives(const Subject& subject) {
+Fact FactOfAlternatives(const ExplainedTensor& subject) {
   constexpr size_t kMostRows = 6;
   FactList list;
   for (const auto& [partition, seconds, padding, memory, fits] : subject.why.alternatives) {
@@ -106,7 +106,7 @@ Fact FactOfAlternatives(const Subject& subject) {
 
 }  // namespace
 
-void AddSharding(const Subject& subject, Facts* facts) {
+void AddSharding(const ExplainedTensor& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   const size_t first = facts->size();
   const Sharding sharding = plan.ShardingOf(tensor);

@@ -198,7 +198,7 @@ std::string InFull(const Measurement& m) {
   return text;
 }
 
-std::string Complaint(const Measurement& m) {
+std::string DescribeMismatch(const Measurement& m) {
   std::string why;
   if (m.not_finite() > 0) {
     why = fmt::format("{} {} NaN or infinite ({})", Count(m.not_finite(), "element"),
@@ -237,7 +237,7 @@ std::string Named(const std::vector<std::string>& names, std::string_view one,
 }
 
 // Reports unusual tensors of a folder.
-std::string Remarks(const StatsResults& all) {
+std::string DescribeUnusual(const StatsResults& all) {
   std::vector<std::string> initial, constant;
   for (const Measurement& m : all.measured) {
     if (m.is_initial == true) {
@@ -276,8 +276,8 @@ void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
 
 // Returns the tensor that declares each tensor. Adds tensors that the spec lacks or has in another
 // form to `all`.
-std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors,
-                                       const AgainstSpec& against, StatsResults* all) {
+std::vector<const Tensor*> FindDeclarations(const std::vector<const Tensor*>& tensors,
+                                            const AgainstSpec& against, StatsResults* all) {
   std::map<std::string_view, const ComparedTensor*> by_name;
   for (const ComparedTensor& compared : against.comparison.compared) {
     by_name.emplace(compared.name, &compared);
@@ -297,7 +297,7 @@ std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors
   return declaring;
 }
 // Records whether the tensors with the same form in the spec have the spec's values.
-void SayInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
+void MarkInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
   std::set<const Tensor*> equal;
   for (const ComparedTensor& compared : against.comparison.compared) {
     if (compared.outcome == ComparedTensor::Outcome::kEqual) equal.insert(compared.tensor);
@@ -323,16 +323,17 @@ void RequireFitting(const StatsOptions& options, bool is_folder) {
 void PrintResults(const StatsResults& all, bool json) {
   const auto& measured = all.measured;
   Print(json ? InJson(all)
-             : (measured.size() == 1 ? InFull(measured[0]) : InTable(measured)) + Remarks(all));
+             : (measured.size() == 1 ? InFull(measured[0]) : InTable(measured)) +
+                   DescribeUnusual(all));
 }
 
 // Reports tensors that do not match their own declarations.
-ExitCode Judge(const std::vector<Measurement>& results, bool json) {
+ExitCode ReportMismatches(const std::vector<Measurement>& results, bool json) {
   int64_t wrong = 0;
   for (const Measurement& m : results) {
     if (!m.is_wrong) continue;
     ++wrong;
-    Report(Complaint(m), json);
+    Report(DescribeMismatch(m), json);
   }
   if (wrong == 0) return ExitCode::kOk;
   Report(fmt::format("shardinit: {} of {} not as declared\n", wrong,
@@ -369,7 +370,7 @@ ExitCode RunStats(const StatsOptions& options) {
     all.spec = against->plan.graph.name;
     all.missing = MissingOf(*against, options.only);
   }
-  const auto declaring = against ? DeclaringOf(tensors, *against, &all) : tensors;
+  const auto declaring = against ? FindDeclarations(tensors, *against, &all) : tensors;
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   all.is_folder = is_folder;
@@ -380,11 +381,11 @@ ExitCode RunStats(const StatsOptions& options) {
         Measure(tensors, declaring, stretches, jobs, [&](int64_t done) { progress.Update(done); });
   }
   if (folder) folder->RequireUnchanged();
-  if (against) SayInitial(*against, &all.measured);
+  if (against) MarkInitial(*against, &all.measured);
   if (page) page->Write(StatsPage(plan.graph.name, all.measured));
   PrintResults(all, options.json);
   // Trained values do not match a spec's declarations; `verify --spec` reports that.
-  return against ? ExitCode::kOk : Judge(all.measured, options.json);
+  return against ? ExitCode::kOk : ReportMismatches(all.measured, options.json);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ struct Look {
 };
 
 // A checkpoint in progress.
-struct Watched {
+struct WatchedCheckpoint {
   const StatusOptions& options;
   const Plan& plan;
   const Digest& plan_sha256;
@@ -98,7 +98,8 @@ std::vector<int64_t> MissingParts(const Plan& plan, int64_t count,
 }
 
 // Finds the missing ranks with a temporary file. Of several such files, uses the latest.
-std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<int64_t>& missing) {
+std::vector<UnfinishedRank> FindUnfinished(const Folder& ranks,
+                                           const std::vector<int64_t>& missing) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   std::map<int64_t, UnfinishedRank> found;
   ranks.ForEachName([&](const std::string& name) {
@@ -125,7 +126,7 @@ std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<
 
 // Returns the bytes of the finished ranks. Sums the finished or the missing ones, whichever are
 // fewer: there may be millions.
-int64_t BytesDone(const Watched& watched, const std::vector<int64_t>& missing) {
+int64_t BytesDone(const WatchedCheckpoint& watched, const std::vector<int64_t>& missing) {
   const int64_t ranks = watched.plan.world_size();
   if (missing.empty()) return watched.bytes;
   if (std::ssize(missing) <= ranks / 2) return watched.bytes - BytesIn(watched.plan, missing);
@@ -141,11 +142,11 @@ int64_t BytesDone(const Watched& watched, const std::vector<int64_t>& missing) {
   return done.empty() ? 0 : BytesIn(watched.plan, done);
 }
 
-Look LookAt(const Watched& watched) {
+Look ReadProgress(const WatchedCheckpoint& watched) {
   const Plan& plan = watched.plan;
   Look look;
   const std::string& folder = watched.options.folder;
-  RanksThere there = LookForRanks(folder, plan, watched.plan_sha256);
+  ExistingRanks there = LookForRanks(folder, plan, watched.plan_sha256);
   look.missing = std::move(there.missing);
   look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
@@ -156,11 +157,11 @@ Look LookAt(const Watched& watched) {
   // In a bucket, unfinished files are invisible.
   if (Place::TraitsAt(folder).is_remote) return look;
   const CheckpointFolder local(folder);
-  if (local.ranks()) look.unfinished = UnfinishedIn(local.ranks(), look.missing);
+  if (local.ranks()) look.unfinished = FindUnfinished(local.ranks(), look.missing);
   return look;
 }
 
-std::vector<UnfinishedRank> StuckOf(const Look& look, const StatusOptions& options) {
+std::vector<UnfinishedRank> StuckRanks(const Look& look, const StatusOptions& options) {
   std::vector<UnfinishedRank> stuck;
   for (const UnfinishedRank& rank : look.unfinished) {
     if (rank.age >= options.stuck) stuck.push_back(rank);
@@ -170,7 +171,7 @@ std::vector<UnfinishedRank> StuckOf(const Look& look, const StatusOptions& optio
   return stuck;
 }
 
-std::string InJson(const Watched& watched, const Look& look) {
+std::string InJson(const WatchedCheckpoint& watched, const Look& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
   JsonWriter out;
@@ -189,7 +190,7 @@ std::string InJson(const Watched& watched, const Look& look) {
     out.BeginObject().Member("rank", rank.rank).Member("age", age(rank.age)).EndObject();
   }
   out.EndArray().Key("stuck").BeginArray();
-  for (const UnfinishedRank& rank : StuckOf(look, options)) out.Value(rank.rank);
+  for (const UnfinishedRank& rank : StuckRanks(look, options)) out.Value(rank.rank);
   out.EndArray();
   if (options.watch) {
     const auto member = [&](const char* name, const std::optional<double>& value) {
@@ -222,7 +223,7 @@ std::string InLabel(std::string_view text) {
   return label;
 }
 
-std::string InMetrics(const Watched& watched, const Look& look) {
+std::string InMetrics(const WatchedCheckpoint& watched, const Look& look) {
   const Plan& plan = watched.plan;
   const std::string labels = fmt::format("folder=\"{}\",name=\"{}\"",
                                          InLabel(watched.options.folder), InLabel(plan.graph.name));
@@ -241,7 +242,7 @@ std::string InMetrics(const Watched& watched, const Look& look) {
   add("bytes_done", "Bytes of tensors in the files of ranks that are done.", look.bytes_done);
   add("complete", "Whether the checkpoint is complete: 1 or 0.", look.complete ? 1 : 0);
   add("ranks_stuck", "Ranks that are begun, and that nobody has written to for some time.",
-      std::ssize(StuckOf(look, watched.options)));
+      std::ssize(StuckRanks(look, watched.options)));
   begin("rank_written_timestamp_seconds",
         "When the file of a rank that is begun and not done was last written to.");
   for (const UnfinishedRank& rank : look.unfinished) {
@@ -253,7 +254,7 @@ std::string InMetrics(const Watched& watched, const Look& look) {
 
 // Returns `, 2 ranks are stuck: 17 since 12:03 min, 300 since 7:10 min`, or an empty text.
 std::string StuckInText(const Look& look, const StatusOptions& options) {
-  const std::vector<UnfinishedRank> stuck = StuckOf(look, options);
+  const std::vector<UnfinishedRank> stuck = StuckRanks(look, options);
   if (stuck.empty()) return {};
   std::string text = fmt::format("{} {} stuck:", Count(std::ssize(stuck), "rank"),
                                  stuck.size() == 1 ? "is" : "are");
@@ -263,7 +264,7 @@ std::string StuckInText(const Look& look, const StatusOptions& options) {
   return text + (stuck.size() > kMostStuck ? ", …" : "");
 }
 
-std::string InText(const Watched& watched, const Look& look) {
+std::string InText(const WatchedCheckpoint& watched, const Look& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
   if (options.parts) return RanksInText(look.parts) + "\n";
@@ -286,7 +287,7 @@ std::string InText(const Watched& watched, const Look& look) {
 }
 
 // Returns a --watch look as a line, without the newline.
-std::string InLine(const Watched& watched, const Look& look) {
+std::string InLine(const WatchedCheckpoint& watched, const Look& look) {
   const int64_t ranks = watched.plan.world_size();
   std::string text =
       fmt::format("{} of {}, {} of {}", Grouped(ranks - std::ssize(look.missing)),
@@ -314,16 +315,16 @@ void Pause(double seconds) {
 void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sha256) {
   // Ranks finish one by one, so the speed is averaged over a window, in seconds.
   constexpr double kWindow = 600;
-  struct Past {
+  struct Sample {
     double seconds;
     int64_t bytes;
   };
-  std::deque<Past> past;
+  std::deque<Sample> past;
   const Stopwatch time;
   const bool repaints = !options.json && IsTerminal(Channel::kOutput);
-  const Watched watched = {options, plan, plan_sha256};
+  const WatchedCheckpoint watched = {options, plan, plan_sha256};
   while (true) {
-    Look look = LookAt(watched);
+    Look look = ReadProgress(watched);
     past.push_back({time.seconds(), look.bytes_done});
     while (past.size() > 2 && past[1].seconds < past.back().seconds - kWindow) past.pop_front();
     const int64_t bytes = past.back().bytes - past.front().bytes;
@@ -361,8 +362,8 @@ void RunStatus(const StatusOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   if (options.watch) return Watch(options, plan, plan_sha256);
-  const Watched watched = {options, plan, plan_sha256};
-  const Look look = LookAt(watched);
+  const WatchedCheckpoint watched = {options, plan, plan_sha256};
+  const Look look = ReadProgress(watched);
   Print(options.json         ? InJson(watched, look)
         : options.prometheus ? InMetrics(watched, look)
                              : InText(watched, look));

@@ -16,7 +16,7 @@ namespace shardinit {
 namespace {
 
 // Returns a suffix for values of which some bits may differ from the framework's.
-std::string InexactInText(const Subject& subject) {
+std::string InexactInText(const ExplainedTensor& subject) {
   if (!IsInexact(subject.tensor)) return {};
   return fmt::format(", inexact: {} may round some of these numbers otherwise",
                      FindEngine(subject.plan.graph.engine)->framework);
@@ -53,7 +53,7 @@ std::string KeyInText(const Tensor& tensor) {
   return text;
 }
 
-void AddShape(const Subject& subject, Facts* facts) {
+void AddShape(const ExplainedTensor& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   if (!why.conditions.empty()) {
     facts->push_back(FactOf("conditions", why.conditions,
@@ -78,7 +78,7 @@ void AddShape(const Subject& subject, Facts* facts) {
   facts->push_back({"bytes", tensor.bytes()});
 }
 
-Fact FactOf(const Working& step, const Span& fans) {
+Fact FactOf(const ComputationStep& step, const Span& fans) {
   Facts members = {{"name", step.name},
                    {"formula", step.formula},
                    {"numbers", step.numbers},
@@ -95,7 +95,7 @@ Fact FactOf(const Working& step, const Span& fans) {
       {.label = "  " + step.name, .text = std::move(text), .place = is_fan ? PlaceOf(fans) : ""}};
 }
 
-void AddInitializer(const Subject& subject, Facts* facts) {
+void AddInitializer(const ExplainedTensor& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   FactList initializers, working;
   for (const Setting& initializer : why.initializers) {
@@ -112,7 +112,8 @@ void AddInitializer(const Subject& subject, Facts* facts) {
   if (why.fans.span.source != nullptr) fans.value = FactOf(why.fans, "").value;
   fans.key = "fans";
   facts->push_back(std::move(fans));
-  for (const Working& step : why.working) working.items.push_back(FactOf(step, why.fans.span));
+  for (const ComputationStep& step : why.working)
+    working.items.push_back(FactOf(step, why.fans.span));
   facts->push_back({"working", std::move(working)});
   Fact values = {"distribution", InText(tensor.distribution()), {.label = "values"}};
   if (IsInexact(tensor) && !IsRandom(tensor.distribution())) {
@@ -132,7 +133,7 @@ void AddInitializer(const Subject& subject, Facts* facts) {
 }
 
 // Adds facts of the stream. People see them only for a tensor that is drawn at random.
-void AddStream(const Subject& subject, Facts* facts) {
+void AddStream(const ExplainedTensor& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   Fact seed = At({"seed", plan.graph.seed}, why.seed);
   Fact engine = At({"engine", plan.graph.engine}, why.engine);
@@ -198,7 +199,7 @@ std::vector<const Tensor*> SourcesOf(const View& view) {
   return sources;
 }
 
-void AddView(const Subject& subject, Facts* facts) {
+void AddView(const ExplainedTensor& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   const ViewOutline outline = OutlineOfViews({&tensor});
   facts->push_back({"layout", plan.graph.layout});
@@ -219,7 +220,7 @@ void AddView(const Subject& subject, Facts* facts) {
   facts->push_back({"logical", std::move(logical)});
 }
 
-void AddVariables(const Subject& subject, Facts* facts) {
+void AddVariables(const ExplainedTensor& subject, Facts* facts) {
   FactList variables;
   for (const Setting& variable : subject.why.variables) {
     Fact fact = FactOf(variable, (variables.items.empty() ? "using " : "      ") + variable.name);
@@ -250,7 +251,7 @@ Fact FactOf(const Explanation::Place& place, int64_t elements) {
   return At({"", std::move(members), {.text = std::move(text)}}, place.span, "");
 }
 
-void AddLayouts(const Subject& subject, Facts* facts) {
+void AddLayouts(const ExplainedTensor& subject, Facts* facts) {
   FactList layouts;
   std::string last;
   for (const auto& place : subject.why.places) {
@@ -271,7 +272,7 @@ Facts FactsOf(const Tensor& tensor) {
           {"global_shape", tensor.shape()}};
 }
 
-Facts FactsOf(const Subject& subject, int64_t matches) {
+Facts FactsOf(const ExplainedTensor& subject, int64_t matches) {
   const auto& [plan, why, tensor, rank] = subject;
   Facts facts = {
       {"path", std::string(tensor.path())}, {"matches", matches}, {"place", PlaceOf(why.place)}};

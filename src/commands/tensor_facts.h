@@ -14,7 +14,7 @@
 namespace shardinit {
 
 // The explained tensor.
-struct Subject {
+struct ExplainedTensor {
   const Plan& plan;
   const Explanation& why;
   const Tensor& tensor;
@@ -22,7 +22,7 @@ struct Subject {
 };
 
 // `matches` is the number of tensors that match the requested path.
-Facts FactsOf(const Subject& subject, int64_t matches);
+Facts FactsOf(const ExplainedTensor& subject, int64_t matches);
 
 // Returns the path, dtype and global shape of a tensor, for a row of a table.
 Facts FactsOf(const Tensor& tensor);
@@ -51,6 +51,6 @@ Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label)
 }
 
 // Adds how and why the tensor is sharded, and which parts the subject's rank holds.
-void AddSharding(const Subject& subject, Facts* facts);
+void AddSharding(const ExplainedTensor& subject, Facts* facts);
 
 }  // namespace shardinit

@@ -118,7 +118,7 @@ class Exporter {
 
   // Makes the requested shares that are not done. Returns the number of bytes of their elements.
   int64_t MakeShares() {
-    const std::vector<int64_t> asked = parts_.Asked();
+    const std::vector<int64_t> asked = parts_.RequestedShares();
     const std::vector<int64_t> left = FindUndone(asked);
     for (const int64_t share : asked) {
       if (!std::ranges::binary_search(left, share)) done_.insert(share);

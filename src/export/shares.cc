@@ -39,7 +39,7 @@ ExportParts::ExportParts(const Plan& of, const ExportRequest& asked,
   }
 }
 
-std::vector<int64_t> ExportParts::Asked() const {
+std::vector<int64_t> ExportParts::RequestedShares() const {
   std::vector<int64_t> asked;
   if (!request.part) {
     for (int64_t of = 0; of < shares; ++of) {

@@ -22,7 +22,7 @@ struct ExportParts {
   // Returns the rank that a share is assigned to.
   int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
   // Returns the shares that the request asks for, ascending.
-  std::vector<int64_t> Asked() const;
+  std::vector<int64_t> RequestedShares() const;
 
   const Plan& plan;
   const ExportRequest& request;

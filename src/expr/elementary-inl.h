@@ -29,13 +29,13 @@ template <typename F>
 using BitsIn = decltype(BitsOf(std::declval<F>()));
 
 template <typename F>
-struct Two {
+struct HiLo {
   F hi, lo;
 };
 
 // Returns a + b exactly (Knuth).
 template <typename F>
-Two<F> TwoSum(std::type_identity_t<F> a, F b) {
+HiLo<F> TwoSum(std::type_identity_t<F> a, F b) {
   const F sum = a + b;
   const F b_part = sum - a;
   const F a_part = sum - b_part;
@@ -44,14 +44,14 @@ Two<F> TwoSum(std::type_identity_t<F> a, F b) {
 
 // Returns a + b exactly if |a| >= |b| or a == 0 (Dekker).
 template <typename F>
-Two<F> FastTwoSum(std::type_identity_t<F> a, F b) {
+HiLo<F> FastTwoSum(std::type_identity_t<F> a, F b) {
   const F sum = a + b;
   return {sum, b - (sum - a)};
 }
 
 // Returns the upper 26 bits of x and the rest (Veltkamp).
 template <typename F>
-Two<F> Split(F x) {
+HiLo<F> Split(F x) {
   const F scaled = x * 0x1.0000002p+27;
   const F hi = scaled - (scaled - x);
   return {hi, x - hi};
@@ -59,16 +59,16 @@ Two<F> Split(F x) {
 
 // Returns a * b exactly (Dekker) if nothing overflows or underflows.
 template <typename F>
-Two<F> TwoProduct(F a, F b) {
+HiLo<F> TwoProduct(F a, F b) {
   const F product = a * b;
-  const Two<F> x = Split(a), y = Split(b);
+  const HiLo<F> x = Split(a), y = Split(b);
   const F error = (((x.hi * y.hi - product) + x.hi * y.lo) + x.lo * y.hi) + x.lo * y.lo;
   return {product, error};
 }
 
 template <typename F>
-Two<F> Times(Two<F> a, Two<F> b) {
-  const Two<F> p = TwoProduct(a.hi, b.hi);
+HiLo<F> Times(HiLo<F> a, HiLo<F> b) {
+  const HiLo<F> p = TwoProduct(a.hi, b.hi);
   return FastTwoSum(p.hi, p.lo + (a.hi * b.lo + a.lo * b.hi));
 }
 
@@ -107,18 +107,18 @@ inline constexpr double kExp[] = {
 template <typename F>
 struct Scaled {
   BitsIn<F> k;
-  Two<F> rest;
+  HiLo<F> rest;
 };
 template <typename F>
-Scaled<F> Exponential(Two<F> x) {
+Scaled<F> Exponential(HiLo<F> x) {
   const Integer<F> k = Nearest(x.hi * 0x1.71547652b82fep+0);  // 1 / ln 2
-  const Two<F> sum = TwoSum(x.hi - k.value * kLn2[0], -(k.value * kLn2[1]));
-  const Two<F> r = FastTwoSum(sum.hi, (sum.lo - k.value * kLn2[2]) + x.lo);
-  const Two<F> square = TwoProduct(r.hi, r.hi);
+  const HiLo<F> sum = TwoSum(x.hi - k.value * kLn2[0], -(k.value * kLn2[1]));
+  const HiLo<F> r = FastTwoSum(sum.hi, (sum.lo - k.value * kLn2[2]) + x.lo);
+  const HiLo<F> square = TwoProduct(r.hi, r.hi);
   const F half = 0.5 * square.hi;
   const F half_rest = 0.5 * square.lo + r.hi * r.lo;
   const F cubic = (r.hi * square.hi) * Polynomial(kExp, r.hi);
-  const Two<F> low = FastTwoSum(r.hi, half);
+  const HiLo<F> low = FastTwoSum(r.hi, half);
   return {k.bits, FastTwoSum(low.hi, ((low.lo + r.lo) + half_rest) + cubic)};
 }
 
@@ -142,37 +142,37 @@ F Clamp(F x, std::type_identity_t<F> low, std::type_identity_t<F> high) {
 }
 
 template <typename F>
-F ExpOf(Two<F> x) {
+F ExpOf(HiLo<F> x) {
   const Scaled<F> power = Exponential(x);
-  const Two<F> one = FastTwoSum(1.0, power.rest.hi);
+  const HiLo<F> one = FastTwoSum(1.0, power.rest.hi);
   return Scale(one.hi + (one.lo + power.rest.lo), power.k);
 }
 
 template <typename F>
 F Exp(F x) {
-  return ExpOf(Two<F>{Clamp(x, -1100, 1100), 0});
+  return ExpOf(HiLo<F>{Clamp(x, -1100, 1100), 0});
 }
 
 // Returns exp(x) - 1 for |x| <= 60.
 template <typename F>
-Two<F> Expm1Of(F x) {
-  const Scaled<F> power = Exponential(Two<F>{x, 0});
+HiLo<F> Expm1Of(F x) {
+  const Scaled<F> power = Exponential(HiLo<F>{x, 0});
   const F scale = PowerOfTwo<F>(power.k);
-  const Two<F> minus_one = TwoSum(scale, F(-1.0));
-  const Two<F> sum = TwoSum(minus_one.hi, scale * power.rest.hi);
+  const HiLo<F> minus_one = TwoSum(scale, F(-1.0));
+  const HiLo<F> sum = TwoSum(minus_one.hi, scale * power.rest.hi);
   return FastTwoSum(sum.hi, sum.lo + (minus_one.lo + scale * power.rest.lo));
 }
 
 template <typename F>
 F Expm1(F x) {
-  const Two<F> small = Expm1Of(Clamp(x, -40, 40));
+  const HiLo<F> small = Expm1Of(Clamp(x, -40, 40));
   return Select<F>(x > 40, Exp(x), small.hi + small.lo);
 }
 
 // The coefficients of 2 atanh(s) = 2 s + s^3 (2/3 + 2/5 s^2 + …). 2/3 and 2/5 are sums of two
 // numbers; 2/7, 2/9, … 2/27 are single numbers.
-inline constexpr Two<double> kAtanh3 = {0x1.5555555555555p-1, 0x1.5555555555555p-55};
-inline constexpr Two<double> kAtanh5 = {0x1.999999999999ap-2, -0x1.999999999999ap-56};
+inline constexpr HiLo<double> kAtanh3 = {0x1.5555555555555p-1, 0x1.5555555555555p-55};
+inline constexpr HiLo<double> kAtanh5 = {0x1.999999999999ap-2, -0x1.999999999999ap-56};
 inline constexpr double kAtanh[] = {
     0x1.2492492492492p-2, 0x1.c71c71c71c71cp-3, 0x1.745d1745d1746p-3, 0x1.3b13b13b13b14p-3,
     0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4, 0x1.af286bca1af28p-4, 0x1.8618618618618p-4,
@@ -181,7 +181,7 @@ inline constexpr double kAtanh[] = {
 // Returns ln(x) for finite x > 0, with a relative error of about 2^-68. x = m * 2^e with m from
 // sqrt(1/2) to sqrt(2), and ln m = 2 atanh((m - 1) / (m + 1)).
 template <typename F>
-Two<F> LogOf(F x) {
+HiLo<F> LogOf(F x) {
   constexpr auto kSqrtHalf = 0x3FE6A09E667F3BCD;
   const auto tiny = x < 0x1p-1022;
   const F normal = Select<F>(tiny, x * 0x1p54, x);
@@ -193,20 +193,21 @@ Two<F> LogOf(F x) {
   const F m = FromBits((shifted & 0xFFFFFFFFFFFFF) + kSqrtHalf);
 
   const F f = m - 1.0;
-  const Two<F> d = TwoSum(m, F(1.0));
+  const HiLo<F> d = TwoSum(m, F(1.0));
   const F quotient = f / d.hi;
-  const Two<F> product = TwoProduct(quotient, d.hi);
-  const Two<F> s = {quotient, (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
-  const Two<F> u = Times(s, s);
-  const Two<F> fifth = FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
-  const Two<F> product5 = Times(u, Two<F>{fifth.hi, fifth.lo + kAtanh5.lo});
-  const Two<F> third = FastTwoSum(kAtanh3.hi, product5.hi);
-  const Two<F> cubic = Times(Times(s, u), Two<F>{third.hi, third.lo + (product5.lo + kAtanh3.lo)});
-  const Two<F> series = FastTwoSum(2 * s.hi, cubic.hi);
-  const Two<F> log_m = FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));
+  const HiLo<F> product = TwoProduct(quotient, d.hi);
+  const HiLo<F> s = {quotient, (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
+  const HiLo<F> u = Times(s, s);
+  const HiLo<F> fifth = FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
+  const HiLo<F> product5 = Times(u, HiLo<F>{fifth.hi, fifth.lo + kAtanh5.lo});
+  const HiLo<F> third = FastTwoSum(kAtanh3.hi, product5.hi);
+  const HiLo<F> cubic =
+      Times(Times(s, u), HiLo<F>{third.hi, third.lo + (product5.lo + kAtanh3.lo)});
+  const HiLo<F> series = FastTwoSum(2 * s.hi, cubic.hi);
+  const HiLo<F> log_m = FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));
 
-  const Two<F> whole = TwoSum(e * kLn2[0], e * kLn2[1]);
-  const Two<F> sum = TwoSum(whole.hi, log_m.hi);
+  const HiLo<F> whole = TwoSum(e * kLn2[0], e * kLn2[1]);
+  const HiLo<F> sum = TwoSum(whole.hi, log_m.hi);
   return FastTwoSum(sum.hi, sum.lo + (whole.lo + (log_m.lo + e * kLn2[2])));
 }
 
@@ -219,15 +220,15 @@ F LogEnds(F x, F log) {
 
 template <typename F>
 F Log(F x) {
-  const Two<F> log = LogOf(x);
+  const HiLo<F> log = LogOf(x);
   return LogEnds<F>(x, log.hi + log.lo);
 }
 
 template <typename F>
 F Log1p(F x) {
-  const Two<F> sum = TwoSum(1.0, x);
-  const Two<F> log = LogOf(sum.hi);
-  const Two<F> more = TwoSum(log.hi, sum.lo / sum.hi);
+  const HiLo<F> sum = TwoSum(1.0, x);
+  const HiLo<F> log = LogOf(sum.hi);
+  const HiLo<F> more = TwoSum(log.hi, sum.lo / sum.hi);
   return LogEnds<F>(sum.hi, more.hi + (more.lo + log.lo));
 }
 
@@ -236,12 +237,12 @@ F Log1p(F x) {
 template <typename F>
 F Pow(F x, F y) {
   const F base = Abs(x);
-  const Two<F> log = LogOf(base);
+  const HiLo<F> log = LogOf(base);
   const F bounded = Clamp(y, -0x1p64, 0x1p64);
-  const Two<F> product = TwoProduct(bounded, log.hi);
+  const HiLo<F> product = TwoProduct(bounded, log.hi);
   const F exponent = Clamp(product.hi, -1100, 1100);
   const F rest = Select<F>(exponent == product.hi, product.lo + bounded * log.lo, 0);
-  const F power = ExpOf(Two<F>{exponent, rest});
+  const F power = ExpOf(HiLo<F>{exponent, rest});
 
   const auto whole = Floor(y) == y;
   const auto odd = whole & (Floor(y * 0.5) * 2 != y);
@@ -263,17 +264,17 @@ inline constexpr double kHalfPi[] = {0x1.921fb54p+0, 0x1.10b461p-30, 0x1.a62633p
 template <typename F>
 struct Angle {
   BitsIn<F> quarter;
-  Two<F> r;  // within pi / 4
+  HiLo<F> r;  // within pi / 4
 };
 template <typename F>
 Angle<F> Reduce(F x) {
   const Integer<F> k = Nearest(x * 0x1.45f306dc9c883p-1);  // 2 / pi
   const F first = x - k.value * kHalfPi[0];
-  const Two<F> second = TwoSum(first, -(k.value * kHalfPi[1]));
-  const Two<F> third = TwoSum(second.hi, -(k.value * kHalfPi[2]));
-  const Two<F> rest = TwoSum(second.lo, third.lo);
-  const Two<F> fourth = TwoSum(rest.hi, -(k.value * kHalfPi[3]));
-  const Two<F> sum = TwoSum(third.hi, fourth.hi);
+  const HiLo<F> second = TwoSum(first, -(k.value * kHalfPi[1]));
+  const HiLo<F> third = TwoSum(second.hi, -(k.value * kHalfPi[2]));
+  const HiLo<F> rest = TwoSum(second.lo, third.lo);
+  const HiLo<F> fourth = TwoSum(rest.hi, -(k.value * kHalfPi[3]));
+  const HiLo<F> sum = TwoSum(third.hi, fourth.hi);
   return {k.bits, FastTwoSum(sum.hi, sum.lo + ((rest.lo + fourth.lo) - k.value * kHalfPi[4]))};
 }
 
@@ -293,7 +294,7 @@ template <typename F>
 F Sine(F x, uint64_t turns) {
   const F bounded = Clamp(x, -kLargestAngle, kLargestAngle);
   const Angle<F> angle = Reduce(bounded);
-  const Two<F> r = angle.r;
+  const HiLo<F> r = angle.r;
   const F square = r.hi * r.hi;
   const F half = 0.5 * square;
   const F cubic = (r.hi * square) * Polynomial(kSin, square);
@@ -321,11 +322,11 @@ F Cos(F x) {
 template <typename F>
 F Tanh(F x) {
   const F size = Abs(x);
-  const Two<F> e = Expm1Of(2 * Clamp(size, 0, 20));
-  const Two<F> sum = TwoSum(2.0, e.hi);
+  const HiLo<F> e = Expm1Of(2 * Clamp(size, 0, 20));
+  const HiLo<F> sum = TwoSum(2.0, e.hi);
   const F d_lo = sum.lo + e.lo;
   const F quotient = e.hi / sum.hi;
-  const Two<F> product = TwoProduct(quotient, sum.hi);
+  const HiLo<F> product = TwoProduct(quotient, sum.hi);
   const F rest = ((e.hi - product.hi) - product.lo) + (e.lo - quotient * d_lo);
   const F large = quotient + rest / sum.hi;
   return Select<F>(size < 0x1p-28, x, CopySign(large, x));
@@ -333,7 +334,8 @@ F Tanh(F x) {
 
 // erf_inv(y) = factor * polynomial((argument - centre) * scale). Row 0 is for |y| <= 1/2, with
 // factor y and argument y^2. In the other rows, factor and argument are s = sqrt(-ln(1 - |y|)),
-// which also chooses the row.
+// which also chooses the row. The comment of a row is its range, and
+// the error of its polynomial.
 struct ErfInvRow {
   double centre, scale;
   double constant_rest;  // the rounding error of the constant term, c[0]
@@ -408,9 +410,9 @@ template <typename F>
 F ErfInv(F y) {
   const F size = Abs(y);
   const auto central = size <= 0.5;
-  const Two<F> log = LogOf(Select<F>(central, 0.5, 1.0 - size));
+  const HiLo<F> log = LogOf(Select<F>(central, 0.5, 1.0 - size));
   const F s = Sqrt(-log.hi);
-  const Two<F> square = TwoProduct(s, s);
+  const HiLo<F> square = TwoProduct(s, s);
   const F s_rest = (((-log.hi - square.hi) - square.lo) - log.lo) / (2 * s);
   const auto row = ErfInvRowOf(central, s > kErfInvEnds[0], s > kErfInvEnds[1], s > kErfInvEnds[2]);
   const F factor = Select<F>(central, size, s);
@@ -422,8 +424,8 @@ F ErfInv(F y) {
   const F t = ((Select<F>(central, y * y, s) - centre) + factor_rest) * scale;
   F sum = c(19);
   for (int i = 19; i-- > 1;) sum = c(i) + t * sum;
-  const Two<F> value = TwoSum(c(0), F(t * sum));
-  const Two<F> product = TwoProduct(factor, value.hi);
+  const HiLo<F> value = TwoSum(c(0), F(t * sum));
+  const HiLo<F> product = TwoProduct(factor, value.hi);
   const F result =
       product.hi + (product.lo + (factor * (value.lo + constant_rest) + factor_rest * value.hi));
   const F end = Select<F>(size == 1, kInfinity, kNaN);

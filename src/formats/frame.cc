@@ -39,7 +39,7 @@ class ExtentReader {
   void Read(int64_t bytes, void* out) {
     if (extent_.memory) {
       memcpy(out, extent_.memory->data() + extent_.offset + done_, static_cast<size_t>(bytes));
-    } else if (!file_.ReadIfThere(extent_.offset + done_, bytes, out)) {
+    } else if (!file_.TryRead(extent_.offset + done_, bytes, out)) {
       RefuseExtent(extent_,
                    fmt::format("the file ends before byte {}", extent_.offset + done_ + bytes));
     }
@@ -125,7 +125,7 @@ class IdleDecoders {
     idle_.erase(nearest);
     return decoder;
   }
-  void Give(const std::shared_ptr<const Frame>& frame, std::unique_ptr<Decoder> decoder) {
+  void Keep(const std::shared_ptr<const Frame>& frame, std::unique_ptr<Decoder> decoder) {
     std::list<Idle> dropped;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     idle_.push_front({frame, std::move(decoder)});
@@ -181,7 +181,7 @@ void ReadFrame(const std::shared_ptr<const Frame>& frame, int64_t offset, int64_
   if (decoder->position() == frame->bytes) {
     decoder->RequireEnd();
   } else {
-    Idle().Give(frame, std::move(decoder));
+    Idle().Keep(frame, std::move(decoder));
   }
 }
 

@@ -38,7 +38,7 @@ int64_t InputFile::size() const {
   return info.st_size;
 }
 
-bool InputFile::ReadIfThere(int64_t offset, int64_t bytes, void* out) const {
+bool InputFile::TryRead(int64_t offset, int64_t bytes, void* out) const {
   if (tree_ == nullptr) {
     errno = 0;
     if (ReadAll(fd_.get(), out, static_cast<size_t>(bytes), offset)) return true;
@@ -57,7 +57,7 @@ bool InputFile::ReadIfThere(int64_t offset, int64_t bytes, void* out) const {
 }
 
 void InputFile::Read(int64_t offset, int64_t bytes, void* out) const {
-  if (ReadIfThere(offset, bytes, out)) return;
+  if (TryRead(offset, bytes, out)) return;
   throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path_, offset + bytes),
               "leave it as it is while it is read");
 }

@@ -26,7 +26,7 @@ class InputFile {
   int64_t size() const;
   // Reads these bytes. Returns false if the file ends earlier. Throws Error (kWorld) if it cannot
   // be read, or if an object is not the one that was listed.
-  bool ReadIfThere(int64_t offset, int64_t bytes, void* out) const;
+  bool TryRead(int64_t offset, int64_t bytes, void* out) const;
   // Does the same, but throws Error (kWorld) if the file ends earlier.
   void Read(int64_t offset, int64_t bytes, void* out) const;
 

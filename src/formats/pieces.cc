@@ -215,7 +215,7 @@ class StridedRead {
   }
 
   void ReadFile(int64_t from, int64_t bytes, uint8_t* out) const {
-    if (!file_.ReadIfThere(piece_.offset + from, bytes, out)) ThrowChanged(piece_);
+    if (!file_.TryRead(piece_.offset + from, bytes, out)) ThrowChanged(piece_);
   }
 
   const FilePiece& piece_;
@@ -329,7 +329,7 @@ void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t b
     return;
   }
   // If the file ends earlier, it has become shorter.
-  if (!file->ReadIfThere(piece.offset + offset, bytes, out)) ThrowChanged(piece);
+  if (!file->TryRead(piece.offset + offset, bytes, out)) ThrowChanged(piece);
 }
 
 void ForgetKeptParts() { kept_parts = {}; }

@@ -24,7 +24,7 @@ bool Has(const std::vector<std::string>& files, const std::string& file) {
   return std::find(files.begin(), files.end(), file) != files.end();
 }
 
-void Lose(std::string what, Contents* contents) {
+void NoteMissing(std::string what, Contents* contents) {
   if (contents->lost.empty()) contents->lost = std::move(what);
 }
 
@@ -56,7 +56,7 @@ void RequireAllParts(const std::vector<std::string>& files, Contents* contents) 
     for (int64_t part = 1; known && part <= known->count; ++part) {
       const std::string other = fmt::format("{}{:05}{}", known->head, part, known->tail);
       if (Has(files, other)) continue;
-      return Lose(fmt::format("`{}` is missing, and `{}` is there", other, file), contents);
+      return NoteMissing(fmt::format("`{}` is missing, and `{}` is there", other, file), contents);
     }
   }
 }
@@ -112,7 +112,7 @@ void TakeListed(const std::string& folder, const std::string& index, ModelFiles*
   for (const auto& [name, file] : *chosen->map) listed.insert(file);
   for (const std::string& file : listed) {
     if (Has(chosen->files, file)) continue;
-    Lose(fmt::format("`{}` lists `{}`, which is missing", index, Escape(file)), contents);
+    NoteMissing(fmt::format("`{}` lists `{}`, which is missing", index, Escape(file)), contents);
   }
   Keep(listed, fmt::format("`{}` does not list it", index), &chosen->files, contents);
 }
@@ -176,10 +176,11 @@ std::optional<ModelFiles> ChooseFiles(const std::string& folder, const FileNames
     if (Has(indexes, first)) {
       TakeListed(folder, first, &chosen, contents);
       if (has_whole && !Has(chosen.files, whole)) {
-        Lose(fmt::format("`{}` stands beside `{}`, which lists other files: Transformers would "
-                         "load that file alone",
-                         whole, first),
-             contents);
+        NoteMissing(
+            fmt::format("`{}` stands beside `{}`, which lists other files: Transformers would "
+                        "load that file alone",
+                        whole, first),
+            contents);
       }
       return chosen;
     }
@@ -220,7 +221,7 @@ void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Content
       continue;
     }
     if (held == contents->tensors.end()) {
-      Lose(fmt::format("`{}` lists {}, which is in no file", index, Quote(name)), contents);
+      NoteMissing(fmt::format("`{}` lists {}, which is in no file", index, Quote(name)), contents);
     }
     if (held == contents->tensors.end() || file != held->second.file) {
       contents->findings.Add(

@@ -1,4 +1,4 @@
-// Lists how random engines fill tensors: a row for each engine that has its own way.
+// Lists how random engines fill tensors: a row for each engine with its own code for this.
 #pragma once
 
 #include <cstdint>

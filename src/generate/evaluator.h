@@ -58,9 +58,9 @@ class Evaluator {
  private:
   void FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const;
   void FillDraws(const Runs& runs, int64_t first, int64_t count, double* slots) const;
-  // Computes the slots, up to the slots with the indices into source `until`.
+  // Runs the instructions. Stops when the indices into source number `until` are computed.
   void Compute(const Runs& runs, int64_t first, int64_t count, State& state, size_t until) const;
-  // Returns false before source `until`.
+  // Runs the calls before instruction `before`. Stops and returns false at source `until`.
   bool Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
             size_t* placed, size_t* source, size_t until) const;
   void Take(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,

@@ -87,7 +87,7 @@ class ExpressionFiller final : public Filler {
         fmt::format("element {} of `{}` is {}, {}", IndexInText(shape_, linear), path_, value,
                     info.is_float()
                         ? fmt::format("which {} does not hold", info.name)
-                        : fmt::format("but {} holds {}", info.name, WhatItHolds(dtype_))),
+                        : fmt::format("but {} holds {}", info.name, DescribeRange(dtype_))),
         fmt::format("its initializer is {{expr: \"{}\"}}", text_));
   }
 

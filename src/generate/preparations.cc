@@ -39,7 +39,7 @@ bool Preparations::Use(const std::vector<Preparation>& needs) {
 void Preparations::Release(const std::vector<Preparation>& needs) {
   ++uses_;
   for (const Preparation& need : needs) {
-    Held& held = held_.at(need.drawn);
+    HeldPreparation& held = held_.at(need.drawn);
     --held.users;
     held.last_used = uses_;
   }

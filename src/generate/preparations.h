@@ -38,7 +38,7 @@ class Preparations {
   int64_t bytes() const { return bytes_; }  // all held bytes
 
  private:
-  struct Held {
+  struct HeldPreparation {
     int64_t bytes;
     int users = 0;          // boxes at work
     int64_t last_used = 0;  // The number of the latest Release() of it; larger: later.
@@ -49,7 +49,7 @@ class Preparations {
 
   const int64_t limit_;
   const Hold hold_;
-  std::map<const Tensor*, Held> held_;
+  std::map<const Tensor*, HeldPreparation> held_;
   int64_t bytes_ = 0, uses_ = 0;
   int boxes_ = 0;  // boxes at work
 };

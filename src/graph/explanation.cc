@@ -51,7 +51,7 @@ void Recorder::Find(size_t tensor, const std::string& path, const Span& place,
   notes_->place = place;
   Take(true);
   for (const auto& [when, blocks] : conditions) {
-    const SpecScope::Outside outside(names_, blocks);
+    const SpecScope::OutsideBlocks outside(names_, blocks);
     Diagnostics heard_before;
     const auto value = EvaluateNumber(*when, names_, heard_before);
     notes_->conditions.push_back(

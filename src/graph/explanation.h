@@ -31,7 +31,7 @@ struct Setting {
 
 struct Explanation {
   // A rule, pattern or language that was tried on one dimension of the tensor.
-  struct Trial {
+  struct TriedRule {
     size_t dimension;
     Setting rule;         // name: logical axis, pattern or language; text: the rule itself
     std::string outcome;  // empty: the rule settled the dimension
@@ -71,11 +71,11 @@ struct Explanation {
   std::vector<Setting> initializers;  // from the tensor's own to the built-in one
   std::vector<Setting> arguments;
   std::vector<Setting> multipliers;
-  Setting fans;                  // `fans` or axes given in the spec
-  std::vector<Working> working;  // steps from the arguments to the distribution
+  Setting fans;                          // `fans` or axes given in the spec
+  std::vector<ComputationStep> working;  // steps from the arguments to the distribution
 
   Span shard, stage;
-  std::vector<Trial> rules;
+  std::vector<TriedRule> rules;
   std::string block;                      // kind of the tensor's block, if a language compared ways
   std::vector<Alternative> alternatives;  // fitting ones first, then by seconds
   std::vector<Setting> mesh;              // axes that shard the tensor

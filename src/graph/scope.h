@@ -94,19 +94,19 @@ class SpecScope : public Scope {
 
   // Resolves names as if only `blocks` blocks had been entered, for the lifetime of this object.
   // Used for values that are written outside a block but apply inside it.
-  class Outside {
+  class OutsideBlocks {
    public:
-    Outside(SpecScope& scope, size_t blocks)
+    OutsideBlocks(SpecScope& scope, size_t blocks)
         : scope_(scope), begin_(scope.begin_), end_(scope.end_) {
       scope.begin_ = scope.blocks_[blocks];
       if (blocks + 1 < scope.blocks_.size()) scope.end_ = scope.blocks_[blocks + 1];
     }
-    ~Outside() {
+    ~OutsideBlocks() {
       scope_.begin_ = begin_;
       scope_.end_ = end_;
     }
-    Outside(const Outside&) = delete;
-    Outside& operator=(const Outside&) = delete;
+    OutsideBlocks(const OutsideBlocks&) = delete;
+    OutsideBlocks& operator=(const OutsideBlocks&) = delete;
 
    private:
     SpecScope& scope_;

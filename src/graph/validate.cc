@@ -250,7 +250,7 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
   }
   if (const auto value = TheOnlyValue(distribution)) {
     if (Holds(dtype, *value)) return {};
-    return {fmt::format("are {}, but {} holds {}", *value, info.name, WhatItHolds(dtype)),
+    return {fmt::format("are {}, but {} holds {}", *value, info.name, DescribeRange(dtype)),
             "choose another dtype or another value"};
   }
   if (std::holds_alternative<Expression>(distribution) ||
@@ -258,7 +258,7 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
       std::holds_alternative<FromSource>(distribution)) {
     return {};
   }
-  return {fmt::format("are fractions, but {} holds {}", info.name, WhatItHolds(dtype)),
+  return {fmt::format("are fractions, but {} holds {}", info.name, DescribeRange(dtype)),
           fmt::format("choose a float dtype, or draw with `{{expr: \"{}\"}}`",
                       dtype == DType::boolean ? "uniform() < 0.5" : "floor(uniform() * 10)")};
 }
@@ -268,7 +268,7 @@ std::string MisfitOfPadding(double value, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
   return fmt::format("the padding is {}, but {} {}", value, info.name,
                      info.is_float() ? fmt::format("ends at {}", LargestOf(dtype))
-                                     : "holds " + WhatItHolds(dtype));
+                                     : "holds " + DescribeRange(dtype));
 }
 
 namespace {

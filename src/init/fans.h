@@ -46,7 +46,7 @@ inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg",
 
 // One step in computing the parameters of a distribution from a spec: `std = gain / sqrt(fan_in) =
 // 1.41421 / sqrt(4096) = 0.0220971`.
-struct Working {
+struct ComputationStep {
   std::string name, formula, numbers;
   double value;
   std::string reason;  // for fans: how their dimensions were determined
@@ -62,7 +62,7 @@ class Fans {
       : shape_(&shape), source_(&source), initializer_(initializer), place_(place) {}
 
   // Appends the steps of all later computations to `working`.
-  void ExplainIn(std::vector<Working>& working) { working_ = &working; }
+  void ExplainIn(std::vector<ComputationStep>& working) { working_ = &working; }
 
   // Returns the fan for `mode`, one of kFanModes. Reports an error if the in and out dimensions are
   // unknown and the two orders give different numbers.
@@ -84,7 +84,7 @@ class Fans {
   void DrawZeros(bool draws) { draws_zeros_ = draws; }
   bool draws_zeros() const { return draws_zeros_; }
 
-  void Explain(Working step) const { working_->push_back(std::move(step)); }
+  void Explain(ComputationStep step) const { working_->push_back(std::move(step)); }
 
  private:
   double Combine(std::string_view mode, const FanAxes& axes, std::string_view reason) const;
@@ -93,7 +93,7 @@ class Fans {
   const FanSource* source_ = nullptr;
   std::string_view initializer_;
   Span place_;
-  std::vector<Working>* working_ = nullptr;
+  std::vector<ComputationStep>* working_ = nullptr;
   bool draws_zeros_ = false;
   mutable bool reported_ = false;
 };

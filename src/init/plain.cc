@@ -70,8 +70,8 @@ bool CheckCommon(Arguments a, const Parameter* parameters, Diagnostics& diagnost
 }
 
 // Truncates the distribution. The remaining probability must be large enough to draw from.
-std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
-                                const Argument& high, Diagnostics& diagnostics) {
+std::optional<Distribution> Truncate(const TruncatedNormal& cut, const Argument& low,
+                                     const Argument& high, Diagnostics& diagnostics) {
   constexpr double kFarthest = 8;
   if (cut.low > kFarthest || cut.high < -kFarthest) {
     const bool above = cut.low > kFarthest;
@@ -155,7 +155,7 @@ constexpr Initializer kPlainRows[] = {
      .lower = [](Arguments a, const Fans&,
                  Diagnostics& diagnostics) -> std::optional<Distribution> {
        if (!CheckCommon(a, kSigmas, diagnostics)) return {};
-       return Cut({a[0].value, a[1].value, a[2].value, a[3].value}, a[2], a[3], diagnostics);
+       return Truncate({a[0].value, a[1].value, a[2].value, a[3].value}, a[2], a[3], diagnostics);
      }},
     // From torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
     {.name = "trunc_normal",
@@ -172,8 +172,8 @@ constexpr Initializer kPlainRows[] = {
          return diagnostics.Error(a[1].span, "`std` is 0, which leaves nothing to truncate",
                                   "use `{constant: {value: …}}`");
        }
-       return Cut({mean, std, (a[2].value - mean) / std, (a[3].value - mean) / std}, a[2], a[3],
-                  diagnostics);
+       return Truncate({mean, std, (a[2].value - mean) / std, (a[3].value - mean) / std}, a[2],
+                       a[3], diagnostics);
      }},
 };
 

@@ -84,7 +84,7 @@ class Filler {
       const size_t skip = first % 4;
       if (skip == 0 && count >= vector) {
         const size_t whole = count / vector * vector;
-        Direct(first / 4, whole / 4, out);
+        WriteDirectly(first / 4, whole / 4, out);
         first += whole, count -= whole, out += whole * Encoder::kBytes;
         continue;
       }
@@ -138,7 +138,7 @@ class Filler {
     }
   }
 
-  void Direct(uint64_t block, size_t blocks, uint8_t* out) {
+  void WriteDirectly(uint64_t block, size_t blocks, uint8_t* out) {
     const D64 d;
     const auto order = hn::Load(d, order_);
     for (size_t k = 0; k < std::min(blocks, kBatch); k += hn::Lanes(d)) {

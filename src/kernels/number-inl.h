@@ -14,9 +14,9 @@ struct All {
   }
 };
 template <class V>
-struct All<Two<V>> {
+struct All<VectorPair<V>> {
   template <class D>
-  static HWY_INLINE Two<V> Of(D d, hn::TFromD<D> value) {
+  static HWY_INLINE VectorPair<V> Of(D d, hn::TFromD<D> value) {
     return {All<V>::Of(d, value), All<V>::Of(d, value)};
   }
 };

@@ -6,24 +6,24 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 
 using V1 = hn::Vec<DF>;
 using U1 = hn::Vec<D32>;
-using VF = wide::Floats<wide::Two<V1>>;
-using VU = wide::Words<wide::Two<U1>>;
+using VF = wide::Floats<wide::VectorPair<V1>>;
+using VU = wide::Words<wide::VectorPair<U1>>;
 
-// An operand that changes nothing.
-struct Nothing {};
+// The neutral operand: adding it, or combining with it by XOR, changes nothing.
+struct NoOperand {};
 template <class V>
-HWY_INLINE wide::Floats<V> operator+(wide::Floats<V> x, Nothing) {
+HWY_INLINE wide::Floats<V> operator+(wide::Floats<V> x, NoOperand) {
   return x;
 }
 template <class V>
-HWY_INLINE wide::Words<V> operator^(wide::Words<V> x, Nothing) {
+HWY_INLINE wide::Words<V> operator^(wide::Words<V> x, NoOperand) {
   return x;
 }
 
 // Omits adding a mean of 0: even without it no element is -0, unless std is 0.
 struct NormalAboutZero {
   explicit NormalAboutZero(const NormalSampler& s) : scale(s.scale) {}
-  static constexpr Nothing mean = {};
+  static constexpr NoOperand mean = {};
   float scale;
 };
 
@@ -47,12 +47,12 @@ struct SymmetricTruncatedNormal {
   float mean, std;
   OfBothHalves tail, step;
   static constexpr uint32_t sign_mask = 0x80000000;
-  static constexpr Nothing sign_flip = {};
+  static constexpr NoOperand sign_flip = {};
   float z_low, z_high;
 };
 
 // even elements, odd elements
-using Elements = wide::Two<VF>;
+using Elements = wide::VectorPair<VF>;
 
 struct OfPhilox {
   using Keys = PhiloxKeys;
@@ -81,11 +81,11 @@ struct OfPhilox {
 // Horner's polynomials are long chains of dependent operations, so four vectors alternate.
 struct OfJax {
   using Keys = ThreefryKeys;
-  using F = wide::Floats<wide::Two<wide::Two<V1>>>;
-  using U = wide::Words<wide::Two<wide::Two<U1>>>;
+  using F = wide::Floats<wide::VectorPair<wide::VectorPair<V1>>>;
+  using U = wide::Words<wide::VectorPair<wide::VectorPair<U1>>>;
   template <class S>
   static HWY_INLINE Elements Make(const S& s, VU even, VU odd) {
-    const F both = samplers::Jax<F>(s, U(wide::Two(even.v, odd.v)));
+    const F both = samplers::Jax<F>(s, U(wide::VectorPair(even.v, odd.v)));
     return {both.v.a, both.v.b};
   }
 };

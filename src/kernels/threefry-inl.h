@@ -5,7 +5,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-using Pair32 = wide::Two<hn::Vec<D32>>;
+using Pair32 = wide::VectorPair<hn::Vec<D32>>;
 
 // Precomputed values for the elements of a draw whose counters have the same high word.
 struct ThreefryKeys {

@@ -20,7 +20,7 @@ bool HasKernel(const Drawn& drawn) {
          (std::holds_alternative<torch_cpu::Uniform>(drawn.draw) || torch_cpu::IsInGroups(drawn));
 }
 
-// Returns how often all numbers are drawn until none of these elements is outside.
+// Returns how many rounds are drawn until all of these elements are between the cut-offs.
 int RoundsOf(const Drawn& drawn, uint64_t first, size_t count) {
   const auto& t = std::get<torch_cpu::TruncatedNormal>(drawn.draw);
   const double low = torch_cpu::Rounded(t.low, drawn.dtype);

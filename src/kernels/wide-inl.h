@@ -20,29 +20,29 @@ namespace wide {
 // The constructors are written out because GCC compiles implicit ones for the baseline, where it
 // cannot inline Highway's.
 template <class V>
-struct Two {
-  HWY_INLINE Two() {}
-  HWY_INLINE Two(V first, V second) : a(first), b(second) {}
+struct VectorPair {
+  HWY_INLINE VectorPair() {}
+  HWY_INLINE VectorPair(V first, V second) : a(first), b(second) {}
   V a, b;
 };
 
 // Argument-dependent lookup finds Highway's own operations.
-#define SHARDINIT_WIDE(Op)                            \
-  template <class V>                                  \
-  HWY_INLINE auto Op(Two<V> x) {                      \
-    return Two{Op(x.a), Op(x.b)};                     \
-  }                                                   \
-  template <class V>                                  \
-  HWY_INLINE auto Op(Two<V> x, Two<V> y) {            \
-    return Two{Op(x.a, y.a), Op(x.b, y.b)};           \
-  }                                                   \
-  template <class M, class V>                         \
-  HWY_INLINE auto Op(Two<M> x, Two<V> y, Two<V> z) {  \
-    return Two{Op(x.a, y.a, z.a), Op(x.b, y.b, z.b)}; \
-  }                                                   \
-  template <class D, class V>                         \
-  HWY_INLINE auto Op(D d, Two<V> x) {                 \
-    return Two{Op(d, x.a), Op(d, x.b)};               \
+#define SHARDINIT_WIDE(Op)                                                \
+  template <class V>                                                      \
+  HWY_INLINE auto Op(VectorPair<V> x) {                                   \
+    return VectorPair{Op(x.a), Op(x.b)};                                  \
+  }                                                                       \
+  template <class V>                                                      \
+  HWY_INLINE auto Op(VectorPair<V> x, VectorPair<V> y) {                  \
+    return VectorPair{Op(x.a, y.a), Op(x.b, y.b)};                        \
+  }                                                                       \
+  template <class M, class V>                                             \
+  HWY_INLINE auto Op(VectorPair<M> x, VectorPair<V> y, VectorPair<V> z) { \
+    return VectorPair{Op(x.a, y.a, z.a), Op(x.b, y.b, z.b)};              \
+  }                                                                       \
+  template <class D, class V>                                             \
+  HWY_INLINE auto Op(D d, VectorPair<V> x) {                              \
+    return VectorPair{Op(d, x.a), Op(d, x.b)};                            \
   }
 SHARDINIT_WIDE(Abs)
 SHARDINIT_WIDE(Add)
@@ -74,36 +74,36 @@ SHARDINIT_WIDE(Xor3)
 #undef SHARDINIT_WIDE
 
 template <int bits, class V>
-HWY_INLINE Two<V> ShiftLeft(Two<V> x) {
+HWY_INLINE VectorPair<V> ShiftLeft(VectorPair<V> x) {
   return {ShiftLeft<bits>(x.a), ShiftLeft<bits>(x.b)};
 }
 template <int bits, class V>
-HWY_INLINE Two<V> ShiftRight(Two<V> x) {
+HWY_INLINE VectorPair<V> ShiftRight(VectorPair<V> x) {
   return {ShiftRight<bits>(x.a), ShiftRight<bits>(x.b)};
 }
 template <int bits, class V>
-HWY_INLINE Two<V> RotateRight(Two<V> x) {
+HWY_INLINE VectorPair<V> RotateRight(VectorPair<V> x) {
   return {RotateRight<bits>(x.a), RotateRight<bits>(x.b)};
 }
 template <class D>
 HWY_INLINE auto Set(D d, hn::TFromD<D> value) {
-  return Two{hn::Set(d, value), hn::Set(d, value)};
+  return VectorPair{hn::Set(d, value), hn::Set(d, value)};
 }
 template <class D>
 HWY_INLINE auto Load(D d, const hn::TFromD<D>* from) {
-  return Two{hn::Load(d, from), hn::Load(d, from + hn::Lanes(d))};
+  return VectorPair{hn::Load(d, from), hn::Load(d, from + hn::Lanes(d))};
 }
 template <class D, class V>
-HWY_INLINE void Store(Two<V> x, D d, hn::TFromD<D>* to) {
+HWY_INLINE void Store(VectorPair<V> x, D d, hn::TFromD<D>* to) {
   hn::Store(x.a, d, to);
   hn::Store(x.b, d, to + hn::Lanes(d));
 }
 template <class D, class M>
-HWY_INLINE bool AllFalse(D d, Two<M> x) {
+HWY_INLINE bool AllFalse(D d, VectorPair<M> x) {
   return AllFalse(d, Or(x.a, x.b));
 }
 template <class D, class M>
-HWY_INLINE bool AllTrue(D d, Two<M> x) {
+HWY_INLINE bool AllTrue(D d, VectorPair<M> x) {
   return AllTrue(d, And(x.a, x.b));
 }
 

@@ -11,7 +11,7 @@
 
 namespace shardinit {
 
-// `in_file` for callers that hash one file at a time.
+// The value of `in_file` for callers that hash one file at a time.
 inline constexpr int kOneFile = 4;
 
 struct FileDigests {

@@ -56,13 +56,13 @@ ObjectWriter::ObjectWriter(Store* store, FileOutline outline, const std::vector<
   Check(texts_->crcs.empty() || crcs != nullptr, "an object without the CRCs in its texts");
   for (const FilePart& box : outline_.boxes) {
     const int64_t end = box.offset + box.bytes;
-    Want(box.offset, end);
+    AddPending(box.offset, end);
     for (int64_t part = box.offset / part_bytes_; part * part_bytes_ < end; ++part) {
       has_data_[static_cast<size_t>(part)] = true;
     }
   }
   if (!texts_->crcs.empty()) is_known_.resize(outline_.boxes.size());
-  for (const CrcPlace& place : texts_->crcs) Want(place.offset, place.offset + kCrcBytes);
+  for (const CrcPlace& place : texts_->crcs) AddPending(place.offset, place.offset + kCrcBytes);
   std::stable_sort(crcs_by_box_.begin(), crcs_by_box_.end(),
                    [](const CrcPlace& a, const CrcPlace& b) { return a.box < b.box; });
   if (parts() > 1) upload_ = store_.BeginUpload(name_, outline_.metadata);
@@ -79,7 +79,7 @@ ObjectWriter::~ObjectWriter() {
 
 int64_t ObjectWriter::parts() const { return std::max<int64_t>(1, CeilDiv(size_, part_bytes_)); }
 
-void ObjectWriter::Want(int64_t begin, int64_t end) {
+void ObjectWriter::AddPending(int64_t begin, int64_t end) {
   while (begin < end) {
     const int64_t part = begin / part_bytes_, next = std::min(end, (part + 1) * part_bytes_);
     wanted_in_[static_cast<size_t>(part)] += next - begin;

@@ -65,7 +65,7 @@ class ObjectWriter : public NewPlaceFile {
 
   int64_t parts() const;
   // Marks bytes [begin, end) of the file as not known yet.
-  void Want(int64_t begin, int64_t end);
+  void AddPending(int64_t begin, int64_t end);
   // Returns part `number`, from 0 on, without the bytes of boxes.
   Pages Blank(int64_t number) const;
   // Copies the known CRCs into a new part. Returns the number of copied bytes. Requires the lock.

@@ -17,7 +17,7 @@ namespace shardinit {
 namespace {
 
 // The type of each of the model's tensors, by path.
-using KnownTensors = std::map<std::string, DType, std::less<>>;
+using TensorTypes = std::map<std::string, DType, std::less<>>;
 
 std::string LayoutText(const Plan& plan) {
   return plan.graph.layout.empty() ? "the model's own names"
@@ -110,10 +110,10 @@ std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
       "leave it out with `--drop`, or give another `--from-layout`");
 }
 
-KnownTensors KnownOf(const Plan& folder, const Plan& from) {
+TensorTypes FindTypes(const Plan& folder, const Plan& from) {
   std::map<std::string_view, const Tensor*> there;
   for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path(), &tensor);
-  KnownTensors known;
+  TensorTypes known;
   for (const Tensor& stored : from.graph.tensors) {
     const DType dtype = there.at(stored.path())->dtype();
     ForEachHeld(stored, [&](const Tensor& of) {
@@ -128,7 +128,7 @@ KnownTensors KnownOf(const Plan& folder, const Plan& from) {
 
 // Sets the types and values of the model's tensors and of the stored tensors. Tensors that the
 // folder lacks are not stored, and nothing is drawn for them.
-void Take(const KnownTensors& known, InitGraph* graph) {
+void SetTypesAndValues(const TensorTypes& known, InitGraph* graph) {
   const auto take = [&](Tensor* tensor) {
     if (const auto found = known.find(tensor->path()); found != known.end()) {
       tensor->Edit().dtype = found->second;
@@ -249,14 +249,14 @@ Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
                 [&](const Tensor& tensor) { return is_dropped(std::string(tensor.path())); });
   TakeOutTwins(folder, &from);
   if (const auto unlike = FindUnlike(folder, from)) throw Error(*unlike);
-  const KnownTensors known = KnownOf(folder, from);
+  const TensorTypes known = FindTypes(folder, from);
   if (!is_same) RequireKept(from, to);
-  Take(known, &from.graph);
+  SetTypesAndValues(known, &from.graph);
   from.graph.tensors.shrink_to_fit();
   if (is_same) {
     to = from;  // both share the views
   } else {
-    Take(known, &to.graph);
+    SetTypesAndValues(known, &to.graph);
   }
   for (Plan* plan : {&from, &to}) {
     plan->graph.engine = kPhilox4x32.name;  // draws nothing
@@ -267,9 +267,9 @@ Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
 }
 
 Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of) {
-  KnownTensors known;
+  TensorTypes known;
   for (const Tensor& tensor : plan.graph.logical()) known.emplace(tensor.path(), type_of(tensor));
-  Take(known, &plan.graph);
+  SetTypesAndValues(known, &plan.graph);
   return MakePlan(std::move(plan.graph));
 }
 

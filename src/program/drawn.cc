@@ -42,7 +42,7 @@ class RowReader {
   Word32 Next() { return {out_, out_->Take(argument_, row_.value(), next_++)}; }
   // Returns a word by its number in the row, in a table whose rows have `length` words.
   Word32 At(int64_t length, const Word64& word) const {
-    return {out_, out_->TakeFlat(argument_, (row_ * length + word).value())};
+    return {out_, out_->TableWord(argument_, (row_ * length + word).value())};
   }
   const Word64& row() const { return row_; }
 
@@ -199,7 +199,7 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   const int dimension = leaf.out->AddDimension(rows);
   const Word64 each = {leaf.out, leaf.out->Iota(dimension)};
   const Word64 all = rank_of(each * columns + leaf.at[1], each);
-  const Word64 last = {leaf.out, leaf.out->Nth(all.value(), dimension, s.zeros - 1)};
+  const Word64 last = {leaf.out, leaf.out->SortedElement(all.value(), dimension, s.zeros - 1)};
   const Flag is_drawn = last < rank_of(source.element, leaf.at[0]);
   return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype());
 }

@@ -203,7 +203,7 @@ Value Function::Take(const std::string& argument, Value row, int64_t column) {
   return row.is_constant() ? flat : Gather(flat.id, flat_type, row);
 }
 
-Value Function::TakeFlat(const std::string& argument, Value word) {
+Value Function::TableWord(const std::string& argument, Value word) {
   const size_t number = std::stoul(argument.substr(2));
   const std::string type = TypeText({ElementCount(argument_shapes_[number])}, DType::u32);
   const Value flat =
@@ -223,7 +223,7 @@ Value Function::Gather(int64_t vector, const std::string& type, Value place) {
   return {next_++, DType::u32, place.over};
 }
 
-Value Function::Nth(Value value, int dimension, int64_t place) {
+Value Function::SortedElement(Value value, int dimension, int64_t place) {
   const Over whole = value.over | Over{1} << dimension;
   value = Spread(value, whole);
   const Shape shape = ShapeOver(whole);

@@ -88,10 +88,10 @@ class Function {
   // Returns table[row][column] of an argument of two dimensions. `row` is ui64.
   Value Take(const std::string& argument, Value row, int64_t column);
   // Returns a word of the table by its number, counted through all rows.
-  Value TakeFlat(const std::string& argument, Value word);
+  Value TableWord(const std::string& argument, Value word);
   // Works along an added dimension. Returns the value, ui64, that has `place` numbers before it in
   // sorted order.
-  Value Nth(Value value, int dimension, int64_t place);
+  Value SortedElement(Value value, int dimension, int64_t place);
   // Runs the body `count` times with the step's number, ui64, and the state. The body returns the
   // new state, with the same types.
   template <typename Body>

@@ -15,7 +15,7 @@ float ToF32(double value) { return static_cast<float>(value) + 0.0f; }
 
 // Returns the probability between the cut-offs, computed from the tails on the side where they are
 // small: 1 - Phi(5) would lose half of its digits.
-double Between(double z_low, double z_high) {
+double ProbabilityBetween(double z_low, double z_high) {
   if (z_low >= 0) return exact::NormalCdf(-z_low) - exact::NormalCdf(-z_high);
   if (z_high <= 0) return exact::NormalCdf(z_high) - exact::NormalCdf(z_low);
   return 1 - exact::NormalCdf(z_low) - exact::NormalCdf(-z_high);
@@ -43,7 +43,7 @@ bool IsValidScale(double value) {
 bool AreValidCutoffs(double z_low, double z_high) {
   if (!(z_low < z_high) || std::isinf(z_low) || std::isinf(z_high)) return false;
   if (z_low > kMaxNearCutoff || z_high < -kMaxNearCutoff) return false;
-  return ToF32(z_low) < ToF32(z_high) && Between(z_low, z_high) >= kMinCutoffProbability;
+  return ToF32(z_low) < ToF32(z_high) && ProbabilityBetween(z_low, z_high) >= kMinCutoffProbability;
 }
 
 UniformSampler MakeUniform(double low, double high) {
@@ -73,7 +73,7 @@ TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low
   s.z_high = ToF32(z_high);
 
   // Each half has 2^31 places, each at the middle of its step.
-  const double between = Between(z_low, z_high);
+  const double between = ProbabilityBetween(z_low, z_high);
   const float step = static_cast<float>(between) * 0x1p-32f;
   const double middle = between * 0x1p-33;
   if (z_low < 0 && z_high > 0) {

@@ -49,7 +49,7 @@ double OfPair(const Stream& stream, uint64_t position, bool second) {
   return radius * Apply(second ? ElementOp::kSin : ElementOp::kCos, angle);
 }
 
-double Alone(const Normal& normal, const Stream& stream, uint64_t i) {
+double PairedNumber(const Normal& normal, const Stream& stream, uint64_t i) {
   double z;
   if (stream.spare != kNoSpare && i == 0) {
     z = OfPair(stream, stream.spare, true);
@@ -63,7 +63,7 @@ double Alone(const Normal& normal, const Stream& stream, uint64_t i) {
 double Element(const Normal& normal, const Drawn& drawn, uint64_t i) {
   double value;
   if (!IsInGroups(drawn)) {
-    value = Alone(normal, drawn.stream, i);
+    value = PairedNumber(normal, drawn.stream, i);
   } else {
     const bool anew = drawn.elements % kGroup != 0 && i >= drawn.elements - kGroup;
     const uint64_t group =

@@ -372,8 +372,8 @@ class Importer {
 
   // Reports an alias of `field` if Transformers derives the field `needed` only from `field`
   // itself.
-  void RequireBeside(const std::string& alias, const Node& given, const Node* needed,
-                     const std::string& field) {
+  void RejectUnsuitableAlias(const std::string& alias, const Node& given, const Node* needed,
+                             const std::string& field) {
     if (needed == nullptr || given.IsNull() || Member(&config_, needed->text) != nullptr) return;
     diagnostics_.Error(
         given.span,
@@ -391,7 +391,7 @@ class Importer {
       if (given == nullptr || given->IsNull()) {
         given = other;
         name = alias->text;
-        RequireBeside(name, *other, Member(&row, "alias_needs"), field);
+        RejectUnsuitableAlias(name, *other, Member(&row, "alias_needs"), field);
       } else if (!other->IsNull() && (!given->IsScalar() || given->text != other->text)) {
         diagnostics_.Error(
             other->span,

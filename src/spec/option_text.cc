@@ -55,8 +55,8 @@ const Node* Replaced(const Node& collection, size_t index, const Node* value, No
   return copy;
 }
 
-const Node* With(const Node& map, Span place, std::string_view key, const Node* value,
-                 NodeStore& store) {
+const Node* WithEntry(const Node& map, Span place, std::string_view key, const Node* value,
+                      NodeStore& store) {
   for (size_t i = 0; i < map.entries.size(); ++i) {
     if (map.entries[i].key->text == key) return Replaced(map, i, value, store);
   }

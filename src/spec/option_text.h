@@ -27,7 +27,7 @@ const Node* Extended(const Node& collection, Node::Entry entry, NodeStore& store
 const Node* Replaced(const Node& collection, size_t index, const Node* value, NodeStore& store);
 
 // Returns a copy of the map with this value for `key`, replaced or appended.
-const Node* With(const Node& map, Span place, std::string_view key, const Node* value,
-                 NodeStore& store);
+const Node* WithEntry(const Node& map, Span place, std::string_view key, const Node* value,
+                      NodeStore& store);
 
 }  // namespace shardinit

@@ -58,7 +58,8 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
     }
   }
   const Node& rest = declares ? *empty : *old_mesh;
-  return With(*root, empty->span, "mesh", With(rest, empty->span, "axes", chosen, store), store);
+  return WithEntry(*root, empty->span, "mesh", WithEntry(rest, empty->span, "axes", chosen, store),
+                   store);
 }
 
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
@@ -79,8 +80,8 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   // A malformed `training` is reported when it is read.
   if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;
   if (training == nullptr || training->IsNull()) training = store.New(Node::Kind::kMap, place);
-  training = With(*training, place, store.Keep(key), number, store);
-  return With(*root, place, "training", training, store);
+  training = WithEntry(*training, place, store.Keep(key), number, store);
+  return WithEntry(*root, place, "training", training, store);
 }
 
 const Node* ApplySource(const Node* root, const std::string& source, NodeStore& store,
@@ -109,8 +110,8 @@ const Node* ApplySource(const Node* root, const std::string& source, NodeStore& 
   const std::string_view folder = text.substr(equals + 1);
   const Span place = PlaceIn(*option, equals + 1, folder.size());
   const Node* const map = declared->IsMap() ? declared : store.New(Node::Kind::kMap, place);
-  const Node* const path = With(*map, place, "path", store.NewScalar(folder, place), store);
-  return With(*root, place, "sources", With(*sources, place, name, path, store), store);
+  const Node* const path = WithEntry(*map, place, "path", store.NewScalar(folder, place), store);
+  return WithEntry(*root, place, "sources", WithEntry(*sources, place, name, path, store), store);
 }
 
 const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,

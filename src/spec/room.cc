@@ -8,7 +8,7 @@ namespace shardinit {
 namespace {
 
 // Returns the room in a module whose members begin at step `first` of the way.
-Room RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at) {
+AllowedContent RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at) {
   const bool is_stored = way[0].key == "layouts";
   const auto keys_of_module = [&](size_t step) {
     if (!is_stored) return KeysOf(SpecMapping::kModule);
@@ -28,7 +28,7 @@ Room RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at)
 
 }  // namespace
 
-Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
+AllowedContent AllowedContentAt(const std::vector<WayStep>& way, const Node* at) {
   const std::vector<SpecKey> of_model = KeysOf(SpecMapping::kModel);
   if (way.empty()) {
     std::vector<SpecKey> keys = of_model;
@@ -43,13 +43,16 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
   const bool is_first = way.size() == 1;
   switch (key->kind) {
     case SpecKind::kMesh:
-      return is_first ? Room{.keys = KeysOf(SpecMapping::kMesh)} : Room{.takes_names = true};
+      return is_first ? AllowedContent{.keys = KeysOf(SpecMapping::kMesh)}
+                      : AllowedContent{.takes_names = true};
     case SpecKind::kTraining:
-      return is_first ? Room{.keys = KeysOf(SpecMapping::kTraining)} : Room{};
+      return is_first ? AllowedContent{.keys = KeysOf(SpecMapping::kTraining)} : AllowedContent{};
     case SpecKind::kSources:
-      return is_first ? Room{.takes_names = true} : Room{.keys = KeysOf(SpecMapping::kSource)};
+      return is_first ? AllowedContent{.takes_names = true}
+                      : AllowedContent{.keys = KeysOf(SpecMapping::kSource)};
     case SpecKind::kAssertions:
-      return is_first ? Room{.is_list = true} : Room{.keys = KeysOf(SpecMapping::kAssertion)};
+      return is_first ? AllowedContent{.is_list = true}
+                      : AllowedContent{.keys = KeysOf(SpecMapping::kAssertion)};
     case SpecKind::kRules:
       return {.is_list = is_first};
     case SpecKind::kSharding:
@@ -63,7 +66,7 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
     case SpecKind::kModules:
       return RoomInModule(way, 1, at);
     case SpecKind::kLayouts:
-      return is_first ? Room{.takes_names = true} : RoomInModule(way, 2, at);
+      return is_first ? AllowedContent{.takes_names = true} : RoomInModule(way, 2, at);
     default:
       return {};
   }

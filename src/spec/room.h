@@ -15,7 +15,7 @@ struct WayStep {
   std::string_view key;
 };
 
-struct Room {
+struct AllowedContent {
   std::vector<SpecKey> keys = {};  // the keys of its table
   bool is_list = false;
   bool takes_names = false;  // accepts any other key; its value is checked when it is read
@@ -24,7 +24,7 @@ struct Room {
 
 // Returns the possible content of the node at the end of `way`, from the root. `at` is that node,
 // or null if it is absent.
-Room RoomAt(const std::vector<WayStep>& way, const Node* at);
+AllowedContent AllowedContentAt(const std::vector<WayStep>& way, const Node* at);
 
 // Returns whether a member of `modules` or of a layout is a tensor, with its own table of keys.
 bool IsWholeTensor(const Node* member);

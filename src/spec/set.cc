@@ -148,10 +148,10 @@ std::vector<WayStep> StepsOf(const Way& way) {
 
 // The point where a path cannot be followed: the rest of the path, and the node, which may be
 // absent.
-struct Stuck {
+struct StuckPoint {
   std::string_view rest;
   const Node* node;
-  Room room;
+  AllowedContent room;
 };
 
 // Adds a value that the spec lacks.
@@ -165,7 +165,7 @@ class Adder {
   const Node* Add(const Node* node, std::string_view rest) {
     if (rest.empty()) return setting_.value;
     if (node != nullptr && node->IsNull()) node = nullptr;
-    const Room room = RoomAt(way_, node);
+    const AllowedContent room = AllowedContentAt(way_, node);
     stuck_ = {rest, node, room};
     if ((node != nullptr && node->IsScalar()) || way_.size() >= NodeStore::kDeepest) return nullptr;
     const bool is_list = node != nullptr ? node->IsSequence() : room.is_list;
@@ -182,15 +182,15 @@ class Adder {
     way_.push_back({node, key});
     const Node* child = Add(nullptr, rest);
     way_.pop_back();
-    return child == nullptr ? nullptr : With(*node, setting_.PlaceOf(key), key, child, store_);
+    return child == nullptr ? nullptr : WithEntry(*node, setting_.PlaceOf(key), key, child, store_);
   }
 
   // Returns the point where nothing may be added.
-  const Stuck& stuck() const { return stuck_; }
+  const StuckPoint& stuck() const { return stuck_; }
 
  private:
   // Returns the key at the start of the remaining path; empty if the map may not have it.
-  std::string_view KeyIn(const Node& map, const Room& room, std::string_view rest) const {
+  std::string_view KeyIn(const Node& map, const AllowedContent& room, std::string_view rest) const {
     std::string_view after = rest;
     const std::string_view first = TakePart(&after);
     if (FindNamed(room.keys, first) != nullptr) return first;
@@ -211,11 +211,11 @@ class Adder {
   const Setting& setting_;
   NodeStore& store_;
   std::vector<WayStep> way_;
-  Stuck stuck_;
+  StuckPoint stuck_;
 };
 
 // Suggests the intended path, or explains how to add it.
-std::string HintFor(const Setting& setting, std::string_view before, const Stuck& stuck) {
+std::string HintFor(const Setting& setting, std::string_view before, const StuckPoint& stuck) {
   const auto& [rest, node, room] = stuck;
   std::vector<std::string> keys;
   if (node != nullptr) {
@@ -238,7 +238,7 @@ std::string HintFor(const Setting& setting, std::string_view before, const Stuck
                      Escape(before), Escape(rest.substr(0, rest.find('.'))));
 }
 
-void ReportMissing(const Setting& setting, const Stuck& stuck, Diagnostics& diagnostics) {
+void ReportMissing(const Setting& setting, const StuckPoint& stuck, Diagnostics& diagnostics) {
   const auto& [rest, node, room] = stuck;
   const std::string_view before = setting.path.substr(0, setting.path.size() - rest.size());
   const std::string where =

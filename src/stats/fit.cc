@@ -15,7 +15,7 @@ double Density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * std::numb
 
 // Returns the probability of the standard normal distribution between `low` and `high`, from the
 // tails on the side where they are small.
-double Between(double low, double high) {
+double ProbabilityBetween(double low, double high) {
   if (low >= 0) return UpperTail(low) - UpperTail(high);
   if (high <= 0) return UpperTail(-high) - UpperTail(-low);
   return 1 - UpperTail(-low) - UpperTail(high);
@@ -31,7 +31,7 @@ struct Cumulative {
   double operator()(const Normal& n) const { return UpperTail((n.mean - x) / n.std); }
   double operator()(const TruncatedNormal& t) const {
     const double z = std::clamp((x - t.mean) / t.std, t.low, t.high);
-    return Between(t.low, z) / Between(t.low, t.high);
+    return ProbabilityBetween(t.low, z) / ProbabilityBetween(t.low, t.high);
   }
   double operator()(const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
                                 RowsLike, Parts, Norm> auto&) const {
@@ -69,7 +69,7 @@ std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distributio
             return {{n.mean, n.std}};
           },
           [](const TruncatedNormal& t) -> Result {
-            const double all = Between(t.low, t.high);
+            const double all = ProbabilityBetween(t.low, t.high);
             const double shift = (Density(t.low) - Density(t.high)) / all;
             const double spread = 1 + (t.low * Density(t.low) - t.high * Density(t.high)) / all;
             return {

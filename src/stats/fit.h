@@ -1,5 +1,5 @@
-// Compares measured values with the declared distribution. Only reports for people use this; it
-// decides no value.
+// Compares measured values with the declared distribution. Only reports use the
+// result; it does not affect generated values.
 #pragma once
 
 #include <optional>

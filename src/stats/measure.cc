@@ -36,7 +36,7 @@ bool MayBeAnything(const Tensor& tensor) {
 }
 
 // Returns `value` clamped to the range of the moments, or 0 if no element is finite.
-double Within(const Moments& moments, double value) {
+double ClampToRange(const Moments& moments, double value) {
   return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
 }
 
@@ -90,14 +90,14 @@ class Work {
     result.infinities = tally_->count() - moments.count - result.nans;
     result.zero_rows = CountZeroRows();
     for (const double part : kQuantiles) {
-      const double quantile = Within(moments, Quantile(bins, part));
+      const double quantile = ClampToRange(moments, Quantile(bins, part));
       // A bin of wide integers ends between two integers.
       const bool whole = !InfoOf(tensor_.dtype()).is_float();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);
     for (const Bin& bin : bins) {
-      const double middle = Within(moments, bin.lowest / 2 + bin.highest / 2);
+      const double middle = ClampToRange(moments, bin.lowest / 2 + bin.highest / 2);
       const double place = (middle - moments.min) / (moments.max - moments.min) * kBars;
       const int bar = moments.max > moments.min ? std::min(kBars - 1, static_cast<int>(place)) : 0;
       result.histogram[static_cast<size_t>(bar)] += bin.count;

@@ -24,8 +24,8 @@ struct Measurement {
   std::vector<int64_t> histogram;           // kBars equal parts from min to max
   std::optional<DeclaredMoments> declared;  // no value: the tensor is a view
   std::optional<Fit> fit;
-  // True if the elements contradict the declaration: one is not finite and may not be (a file's
-  // may), a constant has another value, or so bad a fit has a probability below kLeastProbability.
+  // True if the elements contradict the declaration: an element is NaN or infinite and not from a
+  // file, a constant has another value, or the fit's probability is below kLeastProbability.
   bool is_wrong = false;
   // True if the elements are bit-identical to the spec's tensor. It has no value if there is no
   // spec, or if the spec has no such tensor.

@@ -1,5 +1,5 @@
-// Computes indices of shapes and boxes (shards are boxes). Callers have checked that a shape's
-// element count fits 63 bits.
+// Defines shapes and boxes (a shard is a box), and converts between positions in a box and in its
+// tensor. Callers have checked that a shape's element count fits 63 bits.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ Extent ExtentOf(const Piece& piece) {
 }
 
 // Returns the elements that the piece takes, as a piece in the source's own order.
-Piece TakenBy(const Piece& piece, int64_t origin) {
+Piece SourcePiece(const Piece& piece, int64_t origin) {
   Piece taken{.base = piece.from - origin, .loops = {}};
   for (const Piece::Loop& loop : piece.loops) taken.loops.push_back({loop.extent, loop.from, 0});
   std::sort(taken.loops.begin(), taken.loops.end(),
@@ -194,7 +194,7 @@ std::optional<int64_t> CountTogether(std::span<const Extent> extents) {
   std::vector<Piece> pieces;
   pieces.reserve(extents.size());
   for (const Extent& extent : extents) {
-    pieces.push_back(TakenBy(*extent.piece, extents.front().first));
+    pieces.push_back(SourcePiece(*extent.piece, extents.front().first));
   }
   const std::vector<int64_t> places = PlacesOf(pieces);
   PieceBudget budget = kMostBoxes;

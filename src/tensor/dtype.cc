@@ -65,7 +65,7 @@ bool Holds(DType dtype, double value) {
   return std::fabs(static_cast<float>(value)) <= LargestRounded(dtype);
 }
 
-std::string WhatItHolds(DType dtype) {
+std::string DescribeRange(DType dtype) {
   if (dtype == DType::boolean) return "0 and 1";
   return fmt::format("whole numbers from {} to {}", LowestOf(dtype), LargestOf(dtype));
 }

@@ -61,7 +61,7 @@ float LargestRounded(DType dtype);
 // finite and, for an integer, whole and within the limits.
 bool Holds(DType dtype, double value);
 // Describes the numbers of an integer type, for messages: "whole numbers from -128 to 127".
-std::string WhatItHolds(DType dtype);
+std::string DescribeRange(DType dtype);
 
 std::optional<DType> FindDType(std::string_view name);
 // Finds a type by its name in PyTorch, NumPy or JAX (`torch.bfloat16`), for "did you mean".

@@ -230,7 +230,7 @@ TEST(Cost, MemoryIncludesGradientsOptimizerAndActivations) {
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {.sequence_parallel = true}),
             weights / 4 + 4. * 5 * (8 + 16) * 2);
   EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {.recompute = true}), weights + activations / 2);
-  EXPECT_EQ(CostBeside(model, {.recompute = true})[0].memory, 5 * 2 * 32 * 2);
+  EXPECT_EQ(CostOutsideBlocks(model, {.recompute = true})[0].memory, 5 * 2 * 32 * 2);
 }
 
 StepModel Experts(AxisUse use) {
@@ -346,7 +346,7 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
     }
     StepModel of_stage = before;
     Recognize(Each(own), 1, &of_stage);
-    StageCosts costs = CostBeside(of_stage, {});
+    StageCosts costs = CostOutsideBlocks(of_stage, {});
     for (const StepBlock& block : of_stage.blocks) {
       std::vector<AxisPlacements> of_block;
       for (const size_t w : block.weights) of_block.push_back(placements[w]);

@@ -9,7 +9,7 @@
 namespace shardinit::dcp {
 // `pickletools` describes the opcodes.
 
-bool PickleWriter::Recall(const std::string& key) {
+bool PickleWriter::WriteMemoized(const std::string& key) {
   const auto known = memo_.find(key);
   if (known == memo_.end()) return false;
   out_ += known->second < 256 ? 'h' + LittleEndian(known->second, 1)   // BINGET
@@ -27,13 +27,13 @@ void PickleWriter::Memorize(const std::string& key) {
 void PickleWriter::Text(std::string_view text) {
   Check(text.size() <= UINT32_MAX, "a text too long for a pickle");
   const std::string key = 'X' + LittleEndian(text.size(), 4) + std::string(text);
-  if (!Recall(key)) Memorize(key);
+  if (!WriteMemoized(key)) Memorize(key);
 }
 
 void PickleWriter::Global(std::string_view module, std::string_view name) {
   std::string key = "c";
   key.append(module).append("\n").append(name).append("\n");
-  if (!Recall(key)) Memorize(key);
+  if (!WriteMemoized(key)) Memorize(key);
 }
 
 void PickleWriter::Int(int64_t value) {

@@ -57,7 +57,7 @@ class PickleWriter {
   std::string Finish();  // Call it once.
 
  private:
-  bool Recall(const std::string& key);
+  bool WriteMemoized(const std::string& key);
   void Memorize(const std::string& key);
 
   std::string out_ = "\x80\x02";

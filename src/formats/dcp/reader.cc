@@ -120,7 +120,7 @@ class SafetensorsFiles {
     const auto [file, is_new] = files_.try_emplace(path);
     if (is_new) {
       char begin[10];
-      const bool is_long = InputFile(path).ReadIfThere(0, sizeof begin, begin);
+      const bool is_long = InputFile(path).TryRead(0, sizeof begin, begin);
       // Archives have zeros instead of the brace.
       safetensors::Metadata metadata;
       if (is_long && begin[8] == '{') file->second = safetensors::ReadHeader(path, &metadata);

@@ -321,7 +321,7 @@ Contents ReadLegacy(const std::string& path, int64_t size, const std::string& pa
 Contents ReadTorchFile(const std::string& path, const std::string& part) {
   const InputFile file(path);
   std::string begin(15, '\0');
-  if (!file.ReadIfThere(0, std::ssize(begin), begin.data())) Refuse(path, "it is too short");
+  if (!file.TryRead(0, std::ssize(begin), begin.data())) Refuse(path, "it is too short");
   if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), part);
   // Pickles of protocol 1 have no magic number.
   if (begin[0] != '\x80' && !begin.starts_with("L1195470")) {

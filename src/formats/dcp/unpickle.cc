@@ -109,7 +109,7 @@ class Machine {
     stack_.push_back(top);
     memo_[number] = top;
   }
-  void Recall(uint64_t number) {
+  void PushMemoized(uint64_t number) {
     const auto known = memo_.find(number);
     if (known == memo_.end()) Refuse("it recalls a value that it has not stored");
     stack_.push_back(known->second);
@@ -184,12 +184,12 @@ class Machine {
       if (is_default && items[1]->items.size() <= 1) members.emplace();
     }
     if (!members) return PushItems(Kind::kObject, std::move(items));
-    // As above: a recalled list takes few bytes.
+    // A few bytes can refer to the same list again and again, as in the limit above.
     if (members->size() > members_left_) Refuse("its dictionaries are larger than the file");
     members_left_ -= members->size();
     PushItems(Kind::kDict, *std::move(members));
   }
-  // Calls with keywords, which go to `held`.
+  // Calls with keyword arguments, which are stored last in the object's `held`.
   void CallWithKeywords() {
     Value* const keywords = Pop();
     Call();
@@ -220,7 +220,7 @@ class Machine {
     static constexpr auto kText = [](Machine& m, uint64_t n) { m.PushText(m.Take(n)); };
     static constexpr auto kObject = [](Machine& m, uint64_t) { m.Call(); };
     static constexpr auto kMemorize = [](Machine& m, uint64_t n) { m.Memorize(n); };
-    static constexpr auto kRecall = [](Machine& m, uint64_t n) { m.Recall(n); };
+    static constexpr auto kRecall = [](Machine& m, uint64_t n) { m.PushMemoized(n); };
     static constexpr Operation kOperations[] = {
         {'\x80', 1, [](Machine& m, uint64_t n) { m.RequireProtocol(n); }},  // PROTO
         {'\x95', 8, [](Machine&, uint64_t) {}},                             // FRAME

@@ -302,15 +302,15 @@ size_t MostText(int64_t file_size) {
 }
 
 // The bytes that came through the pipe, and how reading ended.
-struct Answered {
+struct ChildAnswer {
   std::string text;
   bool is_whole = false;  // false if it has over `most` bytes or does not end in time
   int error = 0;          // errno if the pipe itself failed
 };
 
-Answered Receive(int in, size_t most, std::chrono::milliseconds time) {
+ChildAnswer ReadAnswer(int in, size_t most, std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
-  Answered answer;
+  ChildAnswer answer;
   char buffer[1 << 16];
   while (PendingSignal() == 0) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -350,7 +350,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   }
   out.Close();
   // The last dataset may exceed the limit by its own length, and the child refuses it.
-  const Answered answered = Receive(in.get(), most + (size_t{1} << 20), time);
+  const ChildAnswer answered = ReadAnswer(in.get(), most + (size_t{1} << 20), time);
   const std::string& answer = answered.text;
   if (!answered.is_whole) kill(child, SIGKILL);
   int status = 0;

@@ -39,7 +39,7 @@ std::string VariablePath(const Tensor& tensor) {
 std::string_view GroupOf(std::string_view path) { return path.substr(0, path.rfind('/')); }
 
 // Collects the tensors with one kind of fault: names the first, and counts all.
-struct Complaint {
+struct FaultyTensors {
   std::string about, hint;
   int64_t count = 0;
 
@@ -54,14 +54,14 @@ struct Complaint {
 };
 
 void CheckVariables(const std::vector<const Tensor*>& tensors) {
-  Complaint path{"",
-                 "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
-                 "shardinit-export(1) says how to list those of a model"};
+  FaultyTensors path{"",
+                     "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
+                     "shardinit-export(1) says how to list those of a model"};
   // Keras writes fp8 as untyped bytes, which it cannot read back.
-  Complaint dtype{"", "give it another dtype, or leave it out with `--only`"};
-  Complaint twice{
+  FaultyTensors dtype{"", "give it another dtype, or leave it out with `--only`"};
+  FaultyTensors twice{
       "", "a number after a name counts layers: `dense.0` is `dense`, `dense.1` is `dense_1`"};
-  Complaint gap{"", "Keras loads all variables of a layer, numbered from 0, or none"};
+  FaultyTensors gap{"", "Keras loads all variables of a layer, numbered from 0, or none"};
   std::unordered_map<std::string, const Tensor*> paths;
   for (const Tensor* tensor : tensors) {
     const std::string name = VariablePath(*tensor);
@@ -90,7 +90,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
       gap.Add(*tensor, fmt::format("is given without variable {} of its layer", number - 1));
     }
   }
-  for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
+  for (const FaultyTensors* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
 }
 
 // Distributes whole layers to files.

@@ -167,7 +167,7 @@ class Layer {
     AddArray(std::move(keys), dtype, shape, chunk, Fill::kZero);
   }
 
-  void AddNone(std::vector<TreeLeaf::Key> keys) {
+  void AddNoneLeaf(std::vector<TreeLeaf::Key> keys) {
     leaves_.push_back({std::move(keys), std::nullopt});
   }
 
@@ -221,11 +221,11 @@ void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
                       ChunkOf(*tensor, request.plan.graph.mesh));
     }
   }
-  layer->AddNone({state, {"1", true}});
+  layer->AddNoneLeaf({state, {"1", true}});
   if (request.optimizer->spec.has_schedule) {
     layer->AddZeros({state, {"2", true}, {"count"}}, DType::i32, {}, {});
   } else {
-    layer->AddNone({state, {"2", true}});
+    layer->AddNoneLeaf({state, {"2", true}});
   }
   layer->AddZeros({{"step"}}, DType::i64, {}, {});
 }

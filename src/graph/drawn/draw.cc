@@ -52,7 +52,7 @@ class Drawer {
     const bool has_shape = Bind(leaf, &tensor);
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
-      const SpecScope::Outside outside(names_, leaf.blocks_of_stage);
+      const SpecScope::OutsideBlocks outside(names_, leaf.blocks_of_stage);
       tensor.Edit().partition.pins = stages_.Bind(*leaf.stage);
     }
     if (has_shape) {

@@ -70,7 +70,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   const TensorSpec& spec = leaf.spec;
   fans_.reset();
   if (!spec.init) return;
-  const SpecScope::Outside outside(names_, names_.blocks() - spec.init_around);
+  const SpecScope::OutsideBlocks outside(names_, names_.blocks() - spec.init_around);
   const InitSpec* const init = Follow(*spec.init);
   if (init == nullptr || bad_inits_.count(init) != 0) return;
   if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);

@@ -237,7 +237,7 @@ Stream AfterTensor(const Tensor& tensor, Places places) {
   return stream;
 }
 
-void PutAt(const Stream& stream, Tensor* tensor) {
+void AssignPlace(const Stream& stream, Tensor* tensor) {
   tensor->set_stream(stream);
   tensor->set_key(StreamPlace{stream.position, stream.spare});
 }
@@ -263,14 +263,14 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
       if (before != nullptr) stream = AfterTensor(*before, places);
       if (place != nullptr) stream.position += place->position;
     }
-    PutAt(stream, &tensor);
+    AssignPlace(stream, &tensor);
     before = &tensor;
     drawn.emplace(tensor.path(), &tensor);
   }
   for (Tensor* tensor : tied) {
     const auto other = drawn.find(DrawPathOf(*tensor));
     if (other == drawn.end()) continue;  // a wrong `tie`, already reported
-    PutAt(other->second->stream(), tensor);
+    AssignPlace(other->second->stream(), tensor);
   }
 }
 

@@ -115,8 +115,8 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
   }
 }
 
-Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial,
-                                         const std::vector<Pin>& pins) const {
+Explanation::TriedRule RuleLanguage::Explain(const RuleTrial& trial,
+                                             const std::vector<Pin>& pins) const {
   const RuleSpec& rule = written_[trial.rule];
   const bool is_pinned =
       std::ranges::any_of(pins, [&](const Pin& pin) { return pin.axis == trial.taken; });

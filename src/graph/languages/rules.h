@@ -33,7 +33,7 @@ class RuleLanguage : public ShardingLanguage {
 
  private:
   void CheckNames(const AxisNames& axes);
-  Explanation::Trial Explain(const RuleTrial& trial, const std::vector<Pin>& pins) const;
+  Explanation::TriedRule Explain(const RuleTrial& trial, const std::vector<Pin>& pins) const;
   // Resolves again with the fallbacks of the rules that name a pinned mesh axis, if there are any.
   RulesResult BesidePins(const RulesResult& resolved, const std::vector<std::string>& logical_axes,
                          const std::vector<Pin>& pins) const;

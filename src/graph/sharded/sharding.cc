@@ -15,7 +15,7 @@ namespace {
 
 const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
 
-TensorToShard SeenOf(const TensorSpec& spec, const Tensor& tensor) {
+TensorToShard MakeTensorToShard(const TensorSpec& spec, const Tensor& tensor) {
   return {tensor.path(),       tensor.shape(),        AxesOf(spec),
           &tensor.partition(), spec.from.has_value(), spec.stage.has_value()};
 }
@@ -59,7 +59,7 @@ void Sharder::Shard(WrittenTensors& written) {
       tensor.Edit().partition.dimensions.resize(tensor.shape().size());
     }
     if (!building_.diagnostics.HasErrors()) building_.why.Resume(i);
-    auto sharding = ShardingOf(spec, SeenOf(spec, tensor));
+    auto sharding = ShardingOf(spec, MakeTensorToShard(spec, tensor));
     if (sharding && sharding->partition != tensor.partition()) {
       tensor.Edit().partition = std::move(sharding->partition);
     }
@@ -96,7 +96,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
   sharding.partition.pins = tensor.partition().pins;
   sharding.is_pinned = spec.stage.has_value();
   for (const auto& language : stack_.languages) {
-    if (language->Pins()) language->Shard(SeenOf(spec, tensor), &sharding);
+    if (language->Pins()) language->Shard(MakeTensorToShard(spec, tensor), &sharding);
   }
   if (sharding.partition.pins != tensor.partition().pins) {
     tensor.Edit().partition.pins = std::move(sharding.partition.pins);
@@ -141,7 +141,7 @@ bool Sharder::Chooses() const {
 
 bool Sharder::InheritsSharding(const TensorSpec& spec, const Tensor& tensor) {
   building_.why.End();  // what decides is noted when the tensor is sharded
-  const auto sharding = ShardingOf(spec, SeenOf(spec, tensor));
+  const auto sharding = ShardingOf(spec, MakeTensorToShard(spec, tensor));
   return sharding && !sharding->says_sharding;
 }
 

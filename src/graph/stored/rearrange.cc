@@ -61,7 +61,8 @@ void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>
 // Selects pieces that hold each element once, from pieces that may hold some elements several
 // times, by omitting whole stored tensors. Returns nothing if elements would be missing or still
 // held twice.
-std::optional<std::vector<Piece>> Once(const std::vector<Piece>& pieces, int64_t elements) {
+std::optional<std::vector<Piece>> SelectDistinct(const std::vector<Piece>& pieces,
+                                                 int64_t elements) {
   std::vector<Piece> chosen;
   int64_t held = 0;
   const auto count = [](const std::vector<Piece>& of) {
@@ -125,7 +126,7 @@ Viewed Rearrangement::ArrangementOf(std::string_view path) {
   viewed.in_doubt.resize(it->shape().size());
   viewed.arrangement = WholeTensor(static_cast<int64_t>(at), it->shape());
   if (!from_.drawn) return viewed;
-  auto pieces = Once(pieces_[at], it->elements());
+  auto pieces = SelectDistinct(pieces_[at], it->elements());
   if (!pieces) {
     ThrowCannot(
         path,

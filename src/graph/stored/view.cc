@@ -37,7 +37,7 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
 
 // Merges tensors that are placed side by side. A dimension that all of them shard alike stays
 // sharded.
-Viewed Together(const std::vector<Viewed>& of) {
+Viewed MergeSideBySide(const std::vector<Viewed>& of) {
   const Viewed& first = of.front();
   Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
   for (const Viewed& viewed : of) {
@@ -78,7 +78,7 @@ std::optional<Viewed> ApplyStack(std::vector<Viewed> of, Arguments& arguments, P
   if (!BindAxis(std::ssize(shape) + 1, shape, arguments, problem)) return {};
   if (shape.size() == kMaxRank) return Wrong(problem, -1, "more than 32 dimensions");
   const auto axis = std::get<int64_t>(arguments[0]);
-  Viewed out = Together(of);
+  Viewed out = MergeSideBySide(of);
   out.partition.dimensions.emplace(out.partition.dimensions.begin() + axis);
   out.in_doubt.insert(out.in_doubt.begin() + axis, false);
   int64_t elements;
@@ -115,7 +115,7 @@ bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments&
 std::optional<Viewed> ApplyConcat(std::vector<Viewed> of, Arguments& arguments, PieceBudget* budget,
                                   ViewProblem* problem) {
   if (!BindConcat("concat", of, arguments, problem)) return {};
-  Viewed out = Together(of);
+  Viewed out = MergeSideBySide(of);
   out.arrangement = Concat(Arrangements(std::move(of)),
                            static_cast<size_t>(std::get<int64_t>(arguments[0])), budget);
   return out;
@@ -135,7 +135,7 @@ std::optional<Viewed> ApplyInterleave(std::vector<Viewed> of, Arguments& argumen
                              viewed.name, Text(ShapeOf(viewed))));
   }
   if (ShapeOf(of.front()).size() == kMaxRank) return Wrong(problem, -1, "more than 31 dimensions");
-  Viewed out = Together(of);
+  Viewed out = MergeSideBySide(of);
   out.arrangement = Interleave(Arrangements(std::move(of)), axis, groups, budget);
   return out;
 }

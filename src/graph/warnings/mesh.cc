@@ -1,5 +1,5 @@
-// Warns about ranks that do no more than others: those along an axis that shards nothing, and those
-// that hold nothing.
+// Warns about redundant ranks: ranks along an axis that shards nothing, which all hold the same,
+// and ranks that hold nothing.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

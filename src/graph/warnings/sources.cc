@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-// Warns about sources that may hold anything: the spec alone does not determine their values.
+// Warns about sources without a digest: the spec does not determine their values.
 void WarnOfSources(const WarningContext& context) {
   for (const auto* source : context.building.sources->unpinned()) {
     context.building.diagnostics.Warning(

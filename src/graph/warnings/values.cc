@@ -64,7 +64,7 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
 }
 
 // What is odd about a tensor's values, and how to fix it.
-struct Oddity {
+struct UnusualValues {
   std::string what, hint;
 };
 
@@ -77,7 +77,7 @@ class OddityReport {
     }
   }
 
-  // Calls `find`, which returns an Oddity or nothing, for every drawn tensor. Consecutive equal
+  // Calls `find`, which returns UnusualValues or nothing, for every drawn tensor. Consecutive equal
   // tensors of one TensorSpec get one call.
   template <typename Find>
   void Run(const Find& find) {
@@ -94,7 +94,7 @@ class OddityReport {
       if (is_new || last.tensor->dtype() != all[i].dtype() ||
           last.tensor->shape() != all[i].shape() ||
           !(last.tensor->distribution() == all[i].distribution())) {
-        std::optional<Oddity> oddity = find(all[i], spec);
+        std::optional<UnusualValues> oddity = find(all[i], spec);
         last = {&all[i], oddity.has_value()};
         if (oddity) Add(spec, all[i].path(), std::move(*oddity));
       } else if (last.is_odd) {
@@ -112,7 +112,7 @@ class OddityReport {
   struct Finding {
     const InitSpec* init;
     std::string_view first;
-    Oddity oddity;
+    UnusualValues oddity;
     int64_t tensors = 0;
   };
 
@@ -123,7 +123,7 @@ class OddityReport {
     return init.name.span;
   }
 
-  void Add(const TensorSpec& spec, std::string_view path, Oddity oddity) {
+  void Add(const TensorSpec& spec, std::string_view path, UnusualValues oddity) {
     const InitSpec* init = &*spec.init;
     for (auto named = inits_.find(init->name.value); named != inits_.end();
          named = inits_.find(init->name.value)) {
@@ -236,8 +236,8 @@ std::string HintForMeant(const Distribution& distribution) {
   return "if it is meant, `-q` leaves warnings out";
 }
 
-std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
-                                  const WarningContext& context) {
+std::optional<UnusualValues> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
+                                         const WarningContext& context) {
   const auto moments = MomentsOf(tensor);
   if (!moments || moments->std == 0 || tensor.is_buffer()) return {};
   // Floats of one byte are stored with a separate scale, which is not part of their values.
@@ -245,7 +245,7 @@ std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
   const auto rules = RulesOf(tensor, spec, context);
   if (!rules || rules->Has(moments->std)) return {};
   const bool is_large = moments->std > rules->high;
-  return Oddity{
+  return UnusualValues{
       fmt::format("have the standard deviation {:.3g}, {:.0f} times {} that rules give for fans of "
                   "{} and {}, {:.3g}",
                   moments->std, is_large ? moments->std / rules->high : rules->low / moments->std,
@@ -255,7 +255,7 @@ std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
                   HintForMeant(tensor.distribution()))};
 }
 
-std::optional<Oddity> RoundingOf(const Tensor& tensor) {
+std::optional<UnusualValues> RoundingOf(const Tensor& tensor) {
   const DTypeInfo& info = InfoOf(tensor.dtype());
   if (!info.is_float()) return {};
   double number = 0, part = 0;
@@ -271,12 +271,12 @@ std::optional<Oddity> RoundingOf(const Tensor& tensor) {
   }
   if (!(part > 0.5)) return {};
   const std::string written = number == 0 ? "zeros" : fmt::format("{{constant: {}}}", number);
-  return Oddity{fmt::format("are {}: in {}, {:.3g} % of them become {}",
-                            InText(tensor.distribution()), info.name, 100 * part, number),
-                fmt::format("choose {}, or write `{}` if that is meant",
-                            number == 0 ? "a dtype with smaller numbers, such as bf16"
-                                        : "a dtype with more digits, such as f32",
-                            written)};
+  return UnusualValues{fmt::format("are {}: in {}, {:.3g} % of them become {}",
+                                   InText(tensor.distribution()), info.name, 100 * part, number),
+                       fmt::format("choose {}, or write `{}` if that is meant",
+                                   number == 0 ? "a dtype with smaller numbers, such as bf16"
+                                               : "a dtype with more digits, such as f32",
+                                   written)};
 }
 
 }  // namespace

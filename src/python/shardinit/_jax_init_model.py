@@ -61,7 +61,7 @@ def init_model(
     tree = skeleton(make, number)
     keys = [leaf for leaf in jax.tree.leaves(tree) if _is_key(leaf)]
     hidden = jax.tree.map(lambda leaf: Kept() if _is_key(leaf) else leaf, tree)
-    chosen = _over(shardings, mesh)
+    chosen = _place_over(shardings, mesh)
     try:
         if run is not None:
             options: Any = {"set": set, "layout": layout, "tree": hidden, "rename": rename}
@@ -192,15 +192,15 @@ def _file(spec: Captured | AnySpec) -> Iterator[str | os.PathLike[str]]:
         )
 
 
-def _over(shardings: Any, mesh: Mesh) -> Any:
+def _place_over(shardings: Any, mesh: Mesh) -> Any:
     """Returns the same shardings, with each ``PartitionSpec`` placed over `mesh`."""
     if isinstance(shardings, PartitionSpec):
         return NamedSharding(mesh, shardings)
     if isinstance(shardings, Mapping):
-        return {key: _over(value, mesh) for key, value in shardings.items()}
+        return {key: _place_over(value, mesh) for key, value in shardings.items()}
     if shardings is None or isinstance(shardings, Sharding) or not callable(shardings):
         return shardings
-    return lambda info: _over(shardings(info), mesh)
+    return lambda info: _place_over(shardings(info), mesh)
 
 
 def _is_array(leaf: Any) -> bool:

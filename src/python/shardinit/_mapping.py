@@ -36,7 +36,7 @@ def _members(
 ) -> None:
     around = _entered(of, place, around)
     for key, value in of.items():
-        within = _below(place, key)
+        within = _child(place, key)
         name = _key(key, place)
         if isinstance(value, Mapping) and value:
             lines.append(f"{indent}{name}:")
@@ -49,7 +49,7 @@ def _flow(value: Any, place: str, around: tuple[int, ...]) -> str:
     """Returns a value as one line."""
     if isinstance(value, Mapping):
         around = _entered(value, place, around)
-        each = (f"{_key(k, place)}: {_flow(v, _below(place, k), around)}" for k, v in value.items())
+        each = (f"{_key(k, place)}: {_flow(v, _child(place, k), around)}" for k, v in value.items())
         return "{" + ", ".join(each) + "}"
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
         around = _entered(value, place, around)
@@ -87,7 +87,7 @@ def _scalar(value: Any, place: str) -> str:
 def _key(key: Any, place: str) -> str:
     if not isinstance(key, str):
         _refuse(TypeError, place, f"the key {key!r} is {type(key).__name__}: keys are strings")
-    return _text(key, _below(place, key))
+    return _text(key, _child(place, key))
 
 
 def _text(text: str, place: str) -> str:
@@ -115,7 +115,7 @@ def _entered(value: object, place: str, around: tuple[int, ...]) -> tuple[int, .
     return (*around, id(value))
 
 
-def _below(place: str, key: object) -> str:
+def _child(place: str, key: object) -> str:
     return f"{place}.{key}" if place else str(key)
 
 

@@ -160,10 +160,10 @@ def _write_into(path: str, data: bytes) -> None:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             with open(fd, "wb", buffering=0, closefd=False) as file:
-                return _pour(file, data)
+                return _write_all(file, data)
     if not os.path.isfile(path):
         with open(path, "wb", buffering=0) as file:
-            return _pour(file, data)
+            return _write_all(file, data)
     with open(path, "r+b", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         try:  # Detects a full disk before anything is lost.
@@ -173,7 +173,7 @@ def _write_into(path: str, data: bytes) -> None:
             file.truncate(size)
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise OSError(error.errno, error.strerror, path) from None
-        _pour(file, data)
+        _write_all(file, data)
         file.truncate(len(data))
     return None
 
@@ -185,7 +185,7 @@ def _is_open_as(fd: int, path: str) -> bool:
         return False
 
 
-def _pour(file: io.FileIO, data: bytes) -> None:
+def _write_all(file: io.FileIO, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) or 0 :]

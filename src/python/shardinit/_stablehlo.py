@@ -62,7 +62,7 @@ def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | N
                 ir.StringAttr(each["jax.result_info"]).value if "jax.result_info" in each else ""
                 for each in noted
             ]
-            cuts = [_cut(each, len(shape)) for each, (_, shape) in zip(noted, types, strict=True)]
+            cuts = [_axes(each, len(shape)) for each, (_, shape) in zip(noted, types, strict=True)]
             for attributes in ("arg_attrs", "res_attrs"):
                 if attributes in main.attributes:
                     del main.attributes[attributes]
@@ -90,7 +90,7 @@ def _type(of: Any) -> tuple[str, Shape]:
     return dtype, tuple(tensor.shape)
 
 
-def _cut(noted: Any, dimensions: int) -> Partition:
+def _axes(noted: Any, dimensions: int) -> Partition:
     if "sdy.sharding" not in noted:
         return ((),) * dimensions
     sharding = sdy.TensorShardingAttr(noted["sdy.sharding"])

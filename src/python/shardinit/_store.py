@@ -117,7 +117,7 @@ class StoreFiles(Files):
         if isinstance(found, FormatError):
             raise found
         if isinstance(found, BaseException):
-            raise self._trouble(found, name) from found
+            raise self._error_about(found, name) from found
         return found
 
     def refuse_link(self, name: str) -> None:
@@ -127,7 +127,7 @@ class StoreFiles(Files):
         """See `Files.check`."""
         look = self._seen.get(name) or self._looked_at(name)
         if isinstance(look, BaseException):
-            raise self._trouble(look, name) from look
+            raise self._error_about(look, name) from look
         if look.size != size:
             self._seen.pop(name, None)  # Another run may repair it.
             raise DamageError(f"`{self.path(name)}` has {look.size} bytes instead of {size}")
@@ -148,7 +148,7 @@ class StoreFiles(Files):
         """See `Files.look_again`; the looks that concurrent readers compare with are kept."""
         for name, look in zip(names, self._looks(names), strict=True):
             if isinstance(look, BaseException):
-                raise self._trouble(look, name) from look
+                raise self._error_about(look, name) from look
             if self._seen.setdefault(name, look) != look:
                 self._throw_replaced(name)
 
@@ -200,7 +200,7 @@ class StoreFiles(Files):
             path = self.path(name)
             if isinstance(data, BaseException):
                 self.require_unchanged([name])
-                raise self._trouble(data, name) from data
+                raise self._error_about(data, name) from data
             if len(data) > end - start:
                 raise OSError(
                     errno.EIO,
@@ -231,7 +231,7 @@ class StoreFiles(Files):
             found = [error] * len(paths)
         if any(map(self._has_no_credentials, found)):
             return self._ranges(ranges)
-        return [_plain(each, path) for each, path in zip(found, paths, strict=True)]
+        return [_corrected(each, path) for each, path in zip(found, paths, strict=True)]
 
     def _text(self, names: list[str]) -> list[bytes | Exception]:
         """Returns all bytes of small files, with one request for each."""
@@ -270,7 +270,7 @@ class StoreFiles(Files):
         for name, look in zip(names, self._looks(names), strict=True):
             before = self._seen.get(name)
             if isinstance(look, BaseException):
-                raise self._trouble(look, name) from look
+                raise self._error_about(look, name) from look
             if before is not None and look != before:
                 self._throw_replaced(name)
 
@@ -292,7 +292,7 @@ class StoreFiles(Files):
         except Exception as error:
             if self._has_no_credentials(error):
                 return self._looked_at(name)
-            return _plain(error, path)  # type: ignore[no-any-return]
+            return _corrected(error, path)  # type: ignore[no-any-return]
         if info.get("type", "file") != "file":
             return FileNotFoundError(errno.ENOENT, "it is a folder", path)
         if type(info.get("size")) is not int:
@@ -317,7 +317,7 @@ class StoreFiles(Files):
             raise FormatError(f"{name!r} is no name of a file in a store")
         return f"{self._root.rstrip('/')}/{name}" if self._root else name
 
-    def _trouble(self, error: BaseException, name: str) -> Exception:
+    def _error_about(self, error: BaseException, name: str) -> Exception:
         """Returns the error to raise: this package's own, or an OSError that names the object."""
         path = self.path(name)
         _redact(error, self._secrets())
@@ -495,14 +495,14 @@ def _redact(error: BaseException | None, secrets: list[str]) -> None:
     """Removes secrets from an error and its causes: a store may repeat a request."""
     while error is not None and secrets:
         error.args = tuple(
-            _without(each, secrets) if isinstance(each, str) else each for each in error.args
+            _hide_secrets(each, secrets) if isinstance(each, str) else each for each in error.args
         )
         if isinstance(error, OSError) and isinstance(error.strerror, str):
-            error.strerror = _without(error.strerror, secrets)
+            error.strerror = _hide_secrets(error.strerror, secrets)
         error = error.__cause__ or error.__context__
 
 
-def _without(text: str, secrets: list[str]) -> str:
+def _hide_secrets(text: str, secrets: list[str]) -> str:
     shown, at = "", 0
     while at < len(text):
         end = at + _RUN
@@ -515,7 +515,7 @@ def _without(text: str, secrets: list[str]) -> str:
     return shown
 
 
-def _plain(found: Any, path: str) -> Any:
+def _corrected(found: Any, path: str) -> Any:
     """Returns the store's answer; corrects HTTP errors that fsspec reports as missing files."""
     if isinstance(found, FileNotFoundError):
         status = getattr(found.__cause__, "status", None)

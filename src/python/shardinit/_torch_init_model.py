@@ -172,7 +172,7 @@ def _made(
             model = cast_type("M", sharded) if isinstance(sharded, nn.Module) else model
         elif mesh is not None:
             _shard_fully(model, mesh)
-    left = {name: each for name, each in _outside(model) if each.is_meta}
+    left = {name: each for name, each in _unsaved_tensors(model) if each.is_meta}
     if left:
         why = "it is made of parameters, or shares their memory, and these get their values later"
         raise _refused(model, dict.fromkeys(left, why))
@@ -191,7 +191,7 @@ def _without_memory(make: Callable[[], M]) -> M | None:
         except Exception:  # If values were not the cause, the next call raises it again.
             return None
     _require_model(model)
-    return None if any(each.is_meta for _, each in _outside(model)) else model
+    return None if any(each.is_meta for _, each in _unsaved_tensors(model)) else model
 
 
 def _with_memory(make: Callable[[], M]) -> M:
@@ -201,7 +201,7 @@ def _with_memory(make: Callable[[], M]) -> M:
         torch.manual_seed(seed)
         model = make()
         _require_model(model)
-        found.append(dict(_outside(model)))
+        found.append(dict(_unsaved_tensors(model)))
     why = "it is drawn at random, and in no state dict: make it a parameter or persistent buffer"
     drawn = [name for name, each in found[1].items() if not _equal(each, found[0].get(name))]
     if drawn:
@@ -235,7 +235,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _outside(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _unsaved_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields tensors of a model that are in no state dict: other buffers, and attributes."""
     slots = slots_of(model)
     held = {id(slot.tensor) for slot in slots if slot.persistent}

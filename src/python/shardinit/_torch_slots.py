@@ -77,7 +77,7 @@ def _storage(tensor: torch.Tensor) -> Any:
         return id(tensor)
 
 
-def _look(tensor: torch.Tensor) -> Any:
+def _identity(tensor: torch.Tensor) -> Any:
     """Returns an object that is equal for tensors that differ only in their names."""
     local = local_part(tensor)
     try:
@@ -99,7 +99,7 @@ def entries_of(
     storages = {_storage(tensor): tensor.element_size() for tensor in real}
     entries: dict[Any, Entry] = {}
     for name, tensor in tensors.items():
-        entry = entries.setdefault(_look(tensor), Entry(tensor))
+        entry = entries.setdefault(_identity(tensor), Entry(tensor))
         entry.names.append(name)
         if paths[name] in source.tensors:
             entry.found.append(name)

@@ -220,7 +220,7 @@ def local_boxes(
             raise TypeError(f"{what} has the placement {placement!r}, which cannot be loaded")
         dimension = placement.dim % len(shape)
         segments = int(placement.split_factor) if kind == "_StridedShard" else 1
-        here[dimension] = taken(here[dimension], segments, size, at)
+        here[dimension] = take_parts(here[dimension], segments, size, at)
     local_shape = tuple(sum(length for _, length in intervals) for intervals in here)
     if 0 in local_shape:
         return local_shape, []
@@ -235,7 +235,7 @@ def local_boxes(
     return local_shape, boxes
 
 
-def taken(intervals: list[Interval], segments: int, parts: int, part: int) -> list[Interval]:
+def take_parts(intervals: list[Interval], segments: int, parts: int, part: int) -> list[Interval]:
     """Divides the elements of intervals into segments, and returns one part of each segment.
 
     Segments and parts follow the rule of ``torch.chunk``.

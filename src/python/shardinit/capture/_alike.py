@@ -93,7 +93,7 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str) -> 
             shape=tuple(_common(column, layers, variable) for column in sizes),
             init=_common_init([leaf.init for leaf in leaves], layers, variable),
             key=path if own else _key_path([leaf.key for leaf in leaves], layers, variable),
-            when=both(first.when, when),
+            when=and_(first.when, when),
             place=_common_numbers([leaf.place for leaf in drawn], layers, variable),
             given=_common_key([leaf.given for leaf in drawn], layers, variable),
             copies=copies or first.copies,
@@ -108,10 +108,10 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str) -> 
     members = {
         name: union_of([m.members.get(name) for m in modules], layers, variable) for name in names
     }
-    return dataclasses.replace(modules[0], members=members, when=both(modules[0].when, when))
+    return dataclasses.replace(modules[0], members=members, when=and_(modules[0].when, when))
 
 
-def both(a: str, b: str) -> str:
+def and_(a: str, b: str) -> str:
     """Returns the condition that both conditions are true; an empty one is always true."""
     return f"({a}) * ({b})" if a and b else a or b
 

@@ -45,7 +45,7 @@ def capture(
             stacklevel=3,
         )
     try:
-        with chance.seen("the constructor"):
+        with chance.warn_about_draws("the constructor"):
             model, recorder = record(make, dtype, seed)
     except Blocked as error:
         raise CaptureError(f"the constructor cannot be followed: {error}") from error

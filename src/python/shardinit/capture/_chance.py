@@ -20,15 +20,15 @@ from ._lines import is_standard
 
 
 @contextlib.contextmanager
-def seen(what: str) -> Iterator[None]:
-    """Warns at the end if such numbers were drawn.
+def warn_about_draws(what: str) -> Iterator[None]:
+    """Warns if the block draws random numbers that the spec's seed does not determine.
 
     Args:
         what: the caller that draws them, for messages, such as "the constructor".
     """
     sources: list[str] = []
     before = _states()
-    with _asked(sources):
+    with _record_entropy(sources):
         yield
     sources += [name for name, state in _states().items() if before.get(name, state) != state]
     for source in dict.fromkeys(sources):
@@ -50,7 +50,7 @@ def _states() -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def _asked(sources: list[str]) -> Iterator[None]:
+def _record_entropy(sources: list[str]) -> Iterator[None]:
     """Records calls for the system's random bytes, for example by `numpy.random.default_rng()`."""
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:

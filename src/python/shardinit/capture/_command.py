@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.write(captured.text)
         else:
             captured.write(options.output, force=options.force)
-            _say(options, f"{options.output}: {len(captured.tensors):,} tensors")
+            _print_note(options, f"{options.output}: {len(captured.tensors):,} tensors")
         return 0 if options.verify == "none" else _verify(captured, options)
     except CaptureError as error:
         return _complain(str(error), _FAULT if error.is_fault else _WRONG)
@@ -79,16 +79,16 @@ def _verify(captured: Captured, options: argparse.Namespace) -> int:
             raise
         verified = Verified((), f"not verified: {error}")
     if not verified.tensors:
-        _say(options, f"{options.output}: {verified.note}")
+        _print_note(options, f"{options.output}: {verified.note}")
     elif options.verify == "all" or options.verbose or not verified.good:
         print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
     else:
         summary = f"compared with the constructor: {verified.summary()}"
-        _say(options, f"{options.output}: {summary}")
+        _print_note(options, f"{options.output}: {summary}")
     return 0 if verified.good else _DIFFERENT
 
 
-def _say(options: argparse.Namespace, text: str) -> None:
+def _print_note(options: argparse.Namespace, text: str) -> None:
     if not options.quiet:
         print(text, file=sys.stderr)
 

@@ -82,7 +82,7 @@ def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
         return
     alike: dict[Any, list[int]] = {}
     for number, name in some.items():
-        alike.setdefault(_looks(module.members[name]), []).append(number)
+        alike.setdefault(_form(module.members[name]), []).append(number)
     for numbers in alike.values():
         if _step(numbers):
             yield numbers
@@ -97,12 +97,12 @@ def _step(numbers: Sequence[int]) -> int:
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _looks(node: Node) -> Any:
+def _form(node: Node) -> Any:
     """Returns an object that is equal for nodes that may differ only in their numbers."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
         return node.shape, node.dtype, node.is_buffer, init
-    return node.count, tuple((name, _looks(member)) for name, member in node.members.items())
+    return node.count, tuple((name, _form(member)) for name, member in node.members.items())
 
 
 def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: str) -> None:

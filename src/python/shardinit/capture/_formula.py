@@ -1,4 +1,4 @@
-"""Expresses a tensor's elements by a spec's expression over their indices."""
+"""Converts a PyTorch value to a spec's expression over the indices of its elements."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Formula(Walk):
         try:
             return self._of(value, index, ranges)
         except NoFormula:
-            return _moved(self._table(value), index)
+            return _reindexed(self._table(value), index)
 
     def _of(self, value: Value, index: tuple[Index, ...], ranges: Ranges) -> Term:
         if isinstance(value, Draw):
@@ -116,7 +116,7 @@ class Formula(Walk):
             constant = _constant(value)
             if constant is not None:
                 return number(constant)
-            return rounded(_moved(self._fixed(value), index), value.dtype)
+            return rounded(_reindexed(self._fixed(value), index), value.dtype)
         if isinstance(value, Gather):
             base = value.base
             if self.rounds and isinstance(base, Draw) and _in_memory(base, value.layout):
@@ -164,7 +164,7 @@ class Formula(Walk):
             raise NoFormula("numbers are drawn that were drawn before", draw.origin)
         self.use(draw, index, ranges)
         if self.rounds:
-            return torch_term(draw, _flat(draw, index) if flat is None else flat, self.mark)
+            return torch_term(draw, _draw_index(draw, index) if flat is None else flat, self.mark)
         p = {key: number(value) for key, value in draw.parameters.items()}
         u = Term("uniform()")
         minus = negative(u)
@@ -293,7 +293,7 @@ class Formula(Walk):
         count = step * (len(draws) - 1) + size
         at = dataclasses.replace(first.place, spare=None, strides=(step, *first.place.strides))
         whole = dataclasses.replace(first, shape=(count,), place=at)
-        return torch_term(whole, _flat(whole, (index[dimension], *source)), self.mark)
+        return torch_term(whole, _draw_index(whole, (index[dimension], *source)), self.mark)
 
 
 @dataclasses.dataclass
@@ -343,7 +343,7 @@ def _pieces(top: Scatter, others: set[int]) -> tuple[int, list[_Piece]]:
     return -1, []
 
 
-def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
+def _draw_index(draw: Draw, index: tuple[Index, ...]) -> Term:
     """Returns the number of a draw's elements that are drawn before this one."""
     whole, term = Index(0), number(0)
     for i, stride in zip(index, draw.place.strides, strict=True):
@@ -363,7 +363,7 @@ def _in_memory(draw: Draw, layout: Geometry) -> bool:
 _INDEX = re.compile(r"\bi(\d+)\b")
 
 
-def _moved(text: str, index: tuple[Index, ...]) -> Term:
+def _reindexed(text: str, index: tuple[Index, ...]) -> Term:
     """Returns an expression over an element's indices, with the indices replaced by `index`."""
     at = {str(d): i.text() for d, i in enumerate(index)}
 

@@ -1,4 +1,4 @@
-"""Expresses a tensor's elements by an initializer of a spec."""
+"""Finds the spec initializer that gives a PyTorch tensor its elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ._tensor import (
     at,
     constant,
     expression,
-    gives,
+    has_bits,
     make,
     of_numbers,
     plain,
@@ -229,7 +229,7 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
         return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
-        if gives("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype, stored_bits):
+        if has_bits("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype, stored_bits):
             return "dirac" if len(shape) > 2 else "eye"
     text = _found(term.text if term is not None else None, real, value.shape, dtype)
     return stored_bits if text is None else {"expr": {"": Text(text)}}
@@ -239,7 +239,7 @@ def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: 
     """Returns an expression with exactly these bits, which may differ from `text`."""
     wanted = bits(real).tobytes()
     attempts = _attempts(text, real, shape)
-    return next((attempt for attempt in attempts if gives(attempt, shape, dtype, wanted)), None)
+    return next((attempt for attempt in attempts if has_bits(attempt, shape, dtype, wanted)), None)
 
 
 def _fixed_text(value: Value) -> str:

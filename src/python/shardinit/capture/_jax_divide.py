@@ -142,7 +142,7 @@ class Made:
                 continue
             dimensions, counts = drawn_in[0].dimensions, drawn_in[0].counts
             arrays = {
-                path: self._divided.get(path) or self._like(path, dimensions) for path in inside
+                path: self._divided.get(path) or self._match(path, dimensions) for path in inside
             }
             if all(array is not None and array.dimensions == dimensions and array.counts == counts
                    for array in arrays.values()):  # fmt: skip
@@ -154,7 +154,7 @@ class Made:
             places.setdefault(path, (divided, path, ""))
         return places
 
-    def _like(self, path: str, dimensions: tuple[int, ...]) -> _Divided | None:
+    def _match(self, path: str, dimensions: tuple[int, ...]) -> _Divided | None:
         value = self._whole[path]
         is_large = len(value.shape) > max(dimensions)
         return _Divided(value, dimensions) if is_large and not value.random else None
@@ -164,7 +164,7 @@ class Made:
         if self.engine != "jax_threefry":
             return
         for path in share(list(self.tensors.values()), self.engine):
-            self._ask(path)
+            self._request_by_keys(path)
         first: dict[bytes, Tensor] = {}
         for path, tensor in list(self.tensors.items()):
             if tensor.given is None or tensor.key != path:
@@ -175,9 +175,9 @@ class Made:
             if all(getattr(tensor, name) == getattr(other, name) for name in _ALIKE):
                 tensor.key = other.path
             else:
-                self._ask(path)
+                self._request_by_keys(path)
 
-    def _ask(self, path: str) -> None:
+    def _request_by_keys(self, path: str) -> None:
         """Makes a tensor request its numbers by JAX's keys."""
         value, place = self._made[path]
         try:

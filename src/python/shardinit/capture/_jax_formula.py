@@ -1,4 +1,4 @@
-"""Expresses the elements of a JAX array by a spec's expression over their indices."""
+"""Converts a JAX array to a spec's expression over the indices of its elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expresses the elements of a JAX array by an initializer of a spec."""
+"""Finds the spec initializer that gives a JAX array its elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._tensor import (
     Text,
     constant,
     expression,
-    gives,
+    has_bits,
     of_numbers,
     root,
     table,
@@ -74,7 +74,7 @@ def _fixed(
     if (real == first).all() and not (is_float and first == 0 and np.signbit(real).any()):
         return constant(short(first, value.dtype))
     for text in _attempts(term, real, value.dtype):
-        if gives(text, shape, dtype_name(value), bits):
+        if has_bits(text, shape, dtype_name(value), bits):
             return "eye" if text == _EYE else {"expr": {"": Text(text)}}
     return bits
 

@@ -1,4 +1,4 @@
-"""Expresses the numbers of JAX's draws as terms of a spec's expressions."""
+"""Converts the random numbers of a JAX draw to terms of a spec's expression."""
 
 from __future__ import annotations
 

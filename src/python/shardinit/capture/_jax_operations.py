@@ -1,4 +1,4 @@
-"""Expresses an element of the result of each JAX operation."""
+"""Converts JAX operations to expressions of a spec, one function for each operation."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _unstack(at: Operation) -> Term:
     return at.at(at.inputs[0], (*at.index[:axis], Index(at.value.result), *at.index[axis:]))
 
 
-def _nothing(at: Operation) -> Term:
+def _zeros(at: Operation) -> Term:
     """Returns a sum of zeros."""
     if not at.formula.graph.is_zero(at.value):
         raise NoFormula("no expression has this operation")
@@ -337,10 +337,10 @@ OPERATIONS: dict[str, Build] = {
     "or": _logical(lambda x, y: call("max", x, y)),
     "pad": _pad,
     "pow": _power,
-    "reduce_sum": _nothing,
+    "reduce_sum": _zeros,
     "rem": _rest,
     "reshape": _reshape,
-    "rev": lambda at: at.turned(at.inputs[0], at.params["dimensions"]),
+    "rev": lambda at: at.flipped(at.inputs[0], at.params["dimensions"]),
     "rsqrt": lambda at: _rounded(at, binary("/", number(1), call("sqrt", at.of(0)))),
     "scatter": _scatter(None),
     "scatter-add": _scatter(lambda at, x, y: combined("+", x, y, at)),

@@ -207,7 +207,7 @@ class Memory:
         with _disable_current_modes(), self.mode.sees(), self.mode:
             count = tensor.untyped_storage().nbytes() // tensor.element_size()
             made = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
-        self.enter(made, storage.value)
+        self.track(made, storage.value)
         self._storages[self.storage_of(made)].layout = storage.layout
         return made
 
@@ -218,12 +218,12 @@ class Memory:
         storage.look()
         return storage
 
-    def enter(self, tensor: torch.Tensor, value: Value) -> None:
+    def track(self, tensor: torch.Tensor, value: Value) -> None:
         """Adds a new storage, whose whole memory is the tensor's."""
         keep = tensor.untyped_storage()
         self._storages[int(keep._cdata)] = _Storage(keep, _shallow(value), geometry(tensor))
 
-    def knows(self, tensor: torch.Tensor) -> bool:
+    def tracks(self, tensor: torch.Tensor) -> bool:
         """Returns whether the value of a tensor's memory is tracked."""
         return self.storage_of(tensor) in self._storages
 
@@ -235,11 +235,11 @@ class Memory:
             return tensor
         with _disable_current_modes(), torch.no_grad():
             fake = self.mode.from_tensor(tensor, static_shapes=True)
-        if self.knows(fake):
+        if self.tracks(fake):
             return fake
         origin = Origin("a tensor of numbers", user_line())
         if tensor.device.type == "meta":
-            self.enter(fake, Empty(tuple(fake.shape), fake.dtype, origin))
+            self.track(fake, Empty(tuple(fake.shape), fake.dtype, origin))
             return fake
         with _disable_current_modes(), torch.no_grad():
             memory = tensor.untyped_storage()
@@ -251,7 +251,7 @@ class Memory:
             data = row[:count].cpu().clone().view(layout.size)
             if self.generator.is_state(data):
                 raise Blocked("the state of PyTorch's generator is used as numbers")
-        self.enter(fake, Literal(layout.size, data.dtype, origin, data))
+        self.track(fake, Literal(layout.size, data.dtype, origin, data))
         storage = self._storages[self.storage_of(fake)]
         storage.layout = layout
         storage.stand_for(memory, not memory.resizable())

@@ -1,4 +1,4 @@
-"""Finds tensors that are norms of others, as weight_norm's `weight_g` is of its `weight_v`."""
+"""Finds tensors that hold norms of other tensors, such as `weight_g` of weight_norm."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
     The value must be the result of a norm function over exactly the elements of that other tensor.
     Other random numbers show which norms they are, however the elements are arranged.
     """
-    norm = _moved(value)
+    norm = _unmoved(value)
     if not isinstance(norm, Apply) or norm.name not in _NORMS:
         return None
-    elements = _moved(next(norm.parts()))
+    elements = _unmoved(next(norm.parts()))
     for other, of in others.items():
         shape = (*value.shape, *(1,) * (len(of.shape) - len(value.shape)))
         shapes = len(shape) == len(of.shape) and all(
@@ -36,7 +36,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
             or not shapes
             or not of.dtype.is_floating_point
             or math.prod(of.shape) > COMPUTED
-            or _moved(of) is not elements
+            or _unmoved(of) is not elements
         ):
             continue
         made = evaluate(of, _numbers).double()
@@ -51,7 +51,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
     return None
 
 
-def _moved(value: Value) -> Value:
+def _unmoved(value: Value) -> Value:
     """Returns the value from which all or some elements of this one are taken, in any order."""
     while isinstance(value, Gather) or (
         isinstance(value, Apply)

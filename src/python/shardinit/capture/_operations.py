@@ -1,4 +1,4 @@
-"""Expresses an element of the result of each PyTorch operation."""
+"""Converts PyTorch operations to expressions of a spec, one function for each operation."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ _PICKED = 1 << 16  # The maximum number of elements that an operation may choose
 
 
 def _picked(source: str) -> Build:
-    """Expresses elements of an argument that other arguments, which are not random, choose."""
+    """Builds an operation that selects elements of `source` by its other, nonrandom arguments."""
 
     def build(at: Operation) -> Term:
         value, of = at.value, at.a[source]
@@ -264,13 +264,13 @@ def _picked(source: str) -> Build:
         )
         chosen = evaluate(dataclasses.replace(value, args=args, kwargs=kwargs)).numpy()
         places = np.unravel_index(chosen, of.shape) if of.shape else ()
-        return at.at(of, [_along(place, at.index) for place in places])
+        return at.at(of, [_look_up(place, at.index) for place in places])
 
     return build
 
 
 def _put(argument: str) -> Build:
-    """Expresses elements of a tensor after an argument is written to chosen places."""
+    """Builds an operation that writes `argument` to selected places of a tensor."""
 
     def build(at: Operation) -> Term:
         value, of, by = at.value, at.a["self"], at.a[argument]
@@ -298,11 +298,11 @@ def _put(argument: str) -> Build:
         moved = dataclasses.replace(value, args=args, kwargs=kwargs, dtype=torch.int64)
         found = evaluate(moved).numpy()
         is_written = found >= size
-        chosen = _along(is_written.astype(np.int64), at.index)
+        chosen = _look_up(is_written.astype(np.int64), at.index)
         from_where = np.unravel_index(np.where(is_written, found - size, 0), shape) if shape else ()
         taken = found[is_written]
         once = len(set(taken.tolist())) == taken.size
-        source = [_along(_spread(place, is_written), at.index, once) for place in from_where]
+        source = [_look_up(_fill_gaps(place, is_written), at.index, once) for place in from_where]
         return at.chosen(
             chosen.text,
             lambda: at.at(by, source) if isinstance(by, Value) else at.number(by),
@@ -312,7 +312,7 @@ def _put(argument: str) -> Build:
     return build
 
 
-def _spread(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _fill_gaps(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns places in which unknown ones are copied from neighbours along each dimension."""
     for axis in range(places.ndim):
         first = np.expand_dims(known.argmax(axis), axis)
@@ -321,7 +321,7 @@ def _spread(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.nda
     return places
 
 
-def _along(places: np.ndarray[Any, Any], index: Sequence[Index], is_once: bool = False) -> Index:
+def _look_up(places: np.ndarray[Any, Any], index: Sequence[Index], is_once: bool = False) -> Index:
     """Returns the element of an array of places at an index; see `Looked.up`."""
     at, kept = Index(0), []
     for d, n in enumerate(places.shape):
@@ -443,7 +443,7 @@ OPERATIONS: dict[str, Build] = {
     "erfinv": _function("erf_inv"),
     "eye": lambda at: binary("==", at.index[0].text(), at.index[1].text()),
     "fill": lambda at: at.of("value"),
-    "flip": lambda at: at.turned(at.a["self"], at.a["dims"]),
+    "flip": lambda at: at.flipped(at.a["self"], at.a["dims"]),
     "floor_divide": lambda at: call("floor", binary("/", at.of("self"), at.of("other"))),
     "ge": _operator(">="),
     "gt": _operator(">"),

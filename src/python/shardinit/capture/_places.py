@@ -1,4 +1,4 @@
-"""Writes the places of tensors in PyTorch's stream, if one does not follow another."""
+"""Writes the stream position of each tensor that does not directly follow the one before it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _all_places(root: Module, tensors: Sequence[Tensor]) -> dict[str, dict[str, 
             places[tensor.path] = {"skip": Linear(max(skip, 0))}
         else:
             places[tensor.path] = {"position": Linear(position.count)}
-            if spare is not None and _asks(tensor, place):
+            if spare is not None and _may_use_spare(tensor, place):
                 places[tensor.path]["spare"] = Linear(spare.count)
         end = place.end
     return places
@@ -65,7 +65,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
     end: Words = Words(0)
     left: Words | str | None = None
     for leaf, tensor, place in _drawn(root, tensors):
-        asks, position = _asks(tensor, place), place.position
+        asks, position = _may_use_spare(tensor, place), place.position
         follows = end == position and (not asks or left == place.spare)
         if position.after >= 0:
             known = end.after == position.after and end.count <= position.count
@@ -98,6 +98,6 @@ def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, 
     ]
 
 
-def _asks(tensor: Tensor, place: Place) -> bool:
+def _may_use_spare(tensor: Tensor, place: Place) -> bool:
     """Returns whether a tensor's first number may be a left-over one."""
     return place.pairs and tensor.uses[0].draw.kind != "uniform"

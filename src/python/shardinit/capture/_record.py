@@ -118,14 +118,14 @@ class Recorder(Memory, TorchDispatchMode):
         with _disable_current_modes():
             results = function(*real_args, **real_kwargs)
 
-        def enter(real: torch.Tensor) -> torch.Tensor:
+        def track(real: torch.Tensor) -> torch.Tensor:
             with _disable_current_modes():
                 real = real.contiguous()
                 fake = self.mode.from_tensor(real, static_shapes=True)
-            self.enter(fake, Literal(tuple(real.shape), real.dtype, origin, real))
+            self.track(fake, Literal(tuple(real.shape), real.dtype, origin, real))
             return fake
 
-        return replace(results, enter, torch.Tensor)
+        return replace(results, track, torch.Tensor)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -153,7 +153,7 @@ class Recorder(Memory, TorchDispatchMode):
             return function(*args, **kwargs)  # This moves the tensor to other elements.
         if not written and schema.returns and all(r.alias_info for r in schema.returns):
             result = function(*args, **kwargs)
-            if isinstance(result, torch.Tensor) and not self.knows(result):
+            if isinstance(result, torch.Tensor) and not self.tracks(result):
                 raise Blocked(f"{origin} gives a view of memory that is not seen")
             return result
         # An operation reads all its arguments before it writes.
@@ -170,7 +170,7 @@ class Recorder(Memory, TorchDispatchMode):
                 for tensor in written.values():
                     self.write(tensor, value)
                 if not written:
-                    self.enter(result, value)
+                    self.track(result, value)
                 return result
             return self._random(function, name, values, written, result, origin)
         if name in _LOOK_AT_NO_ELEMENT:
@@ -187,7 +187,7 @@ class Recorder(Memory, TorchDispatchMode):
         if isinstance(result, torch.Tensor) and typed and next(values_in(values), None) is None:
             values[1].setdefault("dtype", result.dtype)  # The default may change later.
         for i, tensor in enumerate(outputs):
-            if not isinstance(tensor, torch.Tensor) or self.knows(tensor):
+            if not isinstance(tensor, torch.Tensor) or self.tracks(tensor):
                 continue
             made: Value
             if name in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided",
@@ -195,7 +195,7 @@ class Recorder(Memory, TorchDispatchMode):
                 made = Empty(tuple(tensor.shape), tensor.dtype, origin)
             else:
                 made = Apply(tuple(tensor.shape), tensor.dtype, origin, function, *values, i)
-            self.enter(tensor, made)
+            self.track(tensor, made)
         return result
 
     def _check(self, function: Any, args: Any, kwargs: Any) -> None:
@@ -223,7 +223,7 @@ class Recorder(Memory, TorchDispatchMode):
             if written:
                 self.write(tensor, value)
             else:
-                self.enter(tensor, value)
+                self.track(tensor, value)
         return result
 
     def _own(

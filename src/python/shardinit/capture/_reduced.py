@@ -1,4 +1,4 @@
-"""Expresses norms, sums and sorted rows of random numbers."""
+"""Converts norms, sums and sorted rows of random numbers to expressions of a spec."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _same_type(value: Apply) -> bool:
     return all(part.dtype == value.dtype for part in value.parts())
 
 
-def _over(at: Operation, value: Value) -> list[int]:
+def _reduced_dimensions(at: Operation, value: Value) -> list[int]:
     """Returns the dimensions that an operation reduces."""
     rank, dims = len(value.shape), at.a.get("dim")
     if dims is None or dims == []:
@@ -66,7 +66,7 @@ def _over(at: Operation, value: Value) -> list[int]:
     return sorted({d % rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])})
 
 
-def _inside(at: Operation, value: Value, over: list[int]) -> list[Index]:
+def _argument_index(at: Operation, value: Value, over: list[int]) -> list[Index]:
     """Returns the index of an argument's element, in which variables count reduced dimensions."""
     kept = iter([i for d, i in enumerate(at.index) if not at.a.get("keepdim") or d not in over])
     return [
@@ -76,7 +76,7 @@ def _inside(at: Operation, value: Value, over: list[int]) -> list[Index]:
 
 def _sum(at: Operation, value: Value, power: int) -> Term:
     """Returns the sum of a power of the elements that an operation reduces."""
-    over = _over(at, value)
+    over = _reduced_dimensions(at, value)
     if at.formula.rounds:
         term = _sum_of_draw(at, value, over, power)
         if term is not None:
@@ -86,7 +86,7 @@ def _sum(at: Operation, value: Value, power: int) -> Term:
             "a sum of random numbers" + ("" if at.formula.rounds else f", but {TORCH_CPU_HAS_THEM}")
         )
     terms = []
-    index = _inside(at, value, over)
+    index = _argument_index(at, value, over)
     for place in itertools.product(*(range(value.shape[d]) for d in over)):
         fixed = list(index)
         for d, n in zip(over, place, strict=True):
@@ -101,7 +101,7 @@ def _sum(at: Operation, value: Value, power: int) -> Term:
 
 def _sum_of_draw(at: Operation, value: Value, over: list[int], power: int) -> Term | None:
     """Returns the sum by a torch_cpu function; None if the elements are not a plain draw."""
-    index, factor = tuple(_inside(at, value, over)), 1.0
+    index, factor = tuple(_argument_index(at, value, over)), 1.0
     ranges = dict(at.ranges) | {_OVER + d: (0, value.shape[d] - 1) for d in over}
     of = value
     while not isinstance(of, Draw):
@@ -161,7 +161,7 @@ def total(at: Operation) -> Term:
 
 def mean(at: Operation) -> Term:
     value = at.a["self"]
-    count = math.prod(value.shape[d] for d in _over(at, value))
+    count = math.prod(value.shape[d] for d in _reduced_dimensions(at, value))
     return binary("/", total(at), number(count))
 
 
@@ -171,10 +171,10 @@ def _variance(at: Operation) -> Term:
     correction = 1 if correction is None else correction
     if "unbiased" in at.a:
         correction = int(at.a["unbiased"])
-    count = math.prod(value.shape[d] for d in _over(at, value))
+    count = math.prod(value.shape[d] for d in _reduced_dimensions(at, value))
     if not at.formula.rounds or count <= correction:
         raise NoFormula(f"a variance of random numbers, but {TORCH_CPU_HAS_THEM}")
-    sums = [_sum_of_draw(at, value, _over(at, value), power) for power in (1, 2)]
+    sums = [_sum_of_draw(at, value, _reduced_dimensions(at, value), power) for power in (1, 2)]
     if sums[0] is None or sums[1] is None:
         raise NoFormula("a variance of random numbers that are changed before")
     mean_square = binary("/", binary("*", sums[0], sums[0]), number(count))
@@ -187,7 +187,7 @@ _RISES = {
 }  # fmt: skip
 
 
-def _rises(value: Apply) -> bool:
+def _is_increasing(value: Apply) -> bool:
     """Returns whether increasing the only random argument never decreases the result."""
     other = value.args[1] if len(value.args) > 1 else None
     if value.name in ("mul", "div"):
@@ -209,7 +209,7 @@ def in_order(at: Operation) -> Term:
         raise NoFormula("random numbers that are sorted along another dimension than the last")
 
     def in_rows(of: Value) -> Value:
-        if isinstance(of, Apply) and _rises(of):
+        if isinstance(of, Apply) and _is_increasing(of):
             part = next(of.parts())
             changed = in_rows(part)
             args = replace(of.args, lambda x: changed if x is part else x, Value)

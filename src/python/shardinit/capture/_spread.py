@@ -22,7 +22,7 @@ _SAFE = 4  # The real numbers' error may exceed the sampled numbers' error by th
 
 
 def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
-    """Returns the possible error of a tensor's elements in ulps, for all or for each.
+    """Returns the possible error in ulps: one number for the whole tensor, or one for each element.
 
     This is the change of the elements if their inputs are off: functions by two ulps, sums and
     orthogonal matrices by the possible error of PyTorch's.
@@ -32,13 +32,13 @@ def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
     parts = random_parts(value) if value.random else ()
     if not any(isinstance(part, Draw) and part.kind == "orthogonal" for part in parts):
         return functions
-    exact, moved = (evaluate(value, numbers).double() for numbers in (_numbers, _off))
+    exact, moved = (evaluate(value, numbers).double() for numbers in (_numbers, _perturbed_numbers))
     unit = torch.finfo(value.dtype).eps / 2 * exact.abs().max()
     most: Ulps = np.maximum(functions, np.ceil(((exact - moved).abs() / unit).numpy()))
     return most
 
 
-def _off(draw: Draw) -> torch.Tensor:
+def _perturbed_numbers(draw: Draw) -> torch.Tensor:
     """Returns the same numbers, with the largest possible error in orthogonal matrices."""
     made = _numbers(draw)
     if draw.kind != "orthogonal":
@@ -60,7 +60,7 @@ def _spread_of_functions(value: Value) -> int:
     most = 0.0
     for sign in (1, -1):
         exact = evaluate(value, _numbers).double()
-        moved = evaluate(value, _numbers, functools.partial(_moved, sign)).double()
+        moved = evaluate(value, _numbers, functools.partial(_perturbed_result, sign)).double()
         apart = (exact - moved).abs()
         if not bool(torch.isfinite(apart).all()):
             return 0
@@ -70,7 +70,7 @@ def _spread_of_functions(value: Value) -> int:
     return math.ceil(_SAFE * most) if most > 2 * _OFF else 0  # A unit may be two of the largest's.
 
 
-def _moved(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
+def _perturbed_result(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, Apply) or not made.is_floating_point():
         return made
     if value.name in _SUMS:

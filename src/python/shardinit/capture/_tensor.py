@@ -110,7 +110,7 @@ def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
     for tensor in tensors:
         for use in tensor.uses:
             for other, before in users.get(use.draw.order, ()):
-                if other is tensor or use.apart(before):
+                if other is tensor or use.is_disjoint(before):
                     continue
                 draws = [[(u.draw.order, u.index) for u in t.uses] for t in (tensor, other)]
                 same = (tensor.shape, tensor.dtype, tensor.init) == (
@@ -224,7 +224,7 @@ def at(place: tuple[int, ...], kept: Sequence[int]) -> str:
     return " * ".join(f"(i{d} == {place[d]})" for d in kept)
 
 
-def gives(text: str, shape: Sequence[int], dtype: str, bits: bytes) -> bool:
+def has_bits(text: str, shape: Sequence[int], dtype: str, bits: bytes) -> bool:
     """Returns whether the elements of an expression have these bits."""
     made = make(text, shape, dtype)
     return made is not None and made.tobytes() == bits

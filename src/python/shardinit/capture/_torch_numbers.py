@@ -1,4 +1,4 @@
-"""Expresses the numbers of PyTorch's CPU generator by functions of expressions."""
+"""Converts numbers of PyTorch's CPU generator to calls of spec functions such as `torch_normal`."""
 
 from __future__ import annotations
 

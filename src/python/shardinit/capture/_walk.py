@@ -42,7 +42,7 @@ class Use:
     ranges: tuple[Range, ...]
     branch: tuple[tuple[int, int], ...]
 
-    def excludes(self, other: Use) -> bool:
+    def is_exclusive(self, other: Use) -> bool:
         """Returns whether no element uses both."""
         sides = dict(self.branch)
         return any(sides.get(choice, side) != side for choice, side in other.branch)
@@ -52,7 +52,7 @@ class Use:
         ranges = dict(enumerate(self.ranges))
         return [i.bounds(ranges) for i in self.index]
 
-    def continues(self, other: Use) -> bool:
+    def is_same_index(self, other: Use) -> bool:
         """Returns whether each tensor element uses the same element of the draw in both uses."""
         ranges = {
             d: (max(a[0], b[0]), min(a[1], b[1]))
@@ -62,13 +62,13 @@ class Use:
             a.fixed(ranges) == b.fixed(ranges) for a, b in zip(self.index, other.index, strict=True)
         )
 
-    def apart(self, other: Use) -> bool:
+    def is_disjoint(self, other: Use) -> bool:
         """Returns whether both use different elements of the draw."""
         return any(
             a[1] < b[0] or b[1] < a[0] for a, b in zip(self.bounds(), other.bounds(), strict=True)
         )
 
-    def once(self) -> bool:
+    def is_injective(self) -> bool:
         """Returns whether each element of the tensor uses another element of the draw."""
         used = {d for i in self.index for d, _ in i.factors}
         return all(low == high or d in used for d, (low, high) in enumerate(self.ranges))
@@ -77,12 +77,12 @@ class Use:
 def check_uses(uses: Sequence[Use]) -> None:
     """Raises NoFormula if a number is used twice, since a spec would draw it again each time."""
     for n, use in enumerate(uses):
-        if not use.once():
+        if not use.is_injective():
             raise NoFormula("one random number is in several elements", use.draw.origin)
         for other in uses[:n]:
-            if other.draw is not use.draw or use.apart(other):
+            if other.draw is not use.draw or use.is_disjoint(other):
                 continue
-            if not (use.excludes(other) and use.continues(other)):
+            if not (use.is_exclusive(other) and use.is_same_index(other)):
                 raise NoFormula("one random number is used twice", use.draw.origin)
 
 
@@ -295,7 +295,7 @@ class At:
         with self.formula.side(choice, 0):
             return where(both(conditions), term, base(left))
 
-    def turned(self, value: Any, dimensions: Sequence[int]) -> Term:
+    def flipped(self, value: Any, dimensions: Sequence[int]) -> Term:
         """Returns an element of a value whose order is reversed along some dimensions."""
         index = list(self.index)
         for d in dimensions:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._alike import Leaf, Module, both
+from ._alike import Leaf, Module, and_
 from ._fold import leaves
 from ._tensor import Initializer, Key, Linear, Tensor, Text, plain
 
@@ -116,7 +116,7 @@ def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:
             only = all(isinstance(x, Leaf) for _, x in inner)
             if (only and len(inner) <= (2 if member.when else 4)) or _KEYS & set(member.members):
                 for last, x in inner:
-                    yield f"{name}.{last}", dataclasses.replace(x, when=both(x.when, member.when))
+                    yield f"{name}.{last}", dataclasses.replace(x, when=and_(x.when, member.when))
                 continue
         yield name, member
 
