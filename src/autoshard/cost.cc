@@ -62,7 +62,7 @@ class WeightCost {
   const StepAxis& axis(size_t a) const { return model_.training.axes[a]; }
   bool IsComputation(size_t a) const { return axis(a).use == AxisUse::kComputation; }
   double e() const { return static_cast<double>(weight_.element_bytes); }
-  double Matrices() const {
+  double MatrixCount() const {
     return weight_.count * (weight_.is_list ? static_cast<double>(weight_.shape[0]) : 1);
   }
   double tokens() const { return model_.training.tokens; }
@@ -107,7 +107,7 @@ class WeightCost {
       for (size_t a = 0; a < placements_.size(); ++a) {
         if (uses_[a] != AxisStrategy::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
-        if (of_computation && weight_.is_matrix()) cost_.sharded_otherwise = Matrices();
+        if (of_computation && weight_.is_matrix()) cost_.sharded_otherwise = MatrixCount();
         // Ranks with the same tokens have the same gradients and do not send them.
         const double times = HasOtherTokens(a) ? 3 : 2;
         cost_.bytes[a] += times * held_ * Exchange(gathered, axis(a).size);

@@ -132,7 +132,7 @@ size_t Globs::Child(size_t node, std::string_view element) {
 const std::vector<size_t>& Globs::Match(std::string_view text) {
   next_.clear();
   ++step_;
-  Reach(0);
+  AddReached(0);
   for (const char c : text) {
     std::swap(now_, next_);
     next_.clear();
@@ -140,12 +140,12 @@ const std::vector<size_t>& Globs::Match(std::string_view text) {
     const bool is_dot = stars_ == Stars::kParts && c == '.';
     for (const size_t index : now_) {
       const Node& node = nodes_[index];
-      if (node.is_parts || (node.is_run && !is_dot)) Reach(index);
+      if (node.is_parts || (node.is_run && !is_dot)) AddReached(index);
       if (const auto child = node.characters.find(c); child != node.characters.end()) {
-        Reach(child->second);
+        AddReached(child->second);
       }
       for (const auto& [set, child] : node.sets) {
-        if (ElementMatches(set, c, stars_)) Reach(child);
+        if (ElementMatches(set, c, stars_)) AddReached(child);
       }
     }
     if (next_.empty()) break;
@@ -162,14 +162,14 @@ const std::vector<size_t>& Globs::Match(std::string_view text) {
 }
 
 // Adds a node, and the nodes after its stars, which may also match nothing.
-void Globs::Reach(size_t node) {
+void Globs::AddReached(size_t node) {
   if (std::exchange(nodes_[node].reached, step_) == step_) return;
   next_.push_back(node);
-  if (nodes_[node].run != 0) Reach(nodes_[node].run);
+  if (nodes_[node].run != 0) AddReached(nodes_[node].run);
   if (const size_t parts = nodes_[node].parts; parts != 0) {
-    Reach(parts);
+    AddReached(parts);
     const auto& behind = nodes_[parts].characters;
-    if (const auto next = behind.find('.'); next != behind.end()) Reach(next->second);
+    if (const auto next = behind.find('.'); next != behind.end()) AddReached(next->second);
   }
 }
 

@@ -53,7 +53,7 @@ class Globs {
 
   void Add(std::string_view pattern, size_t number);
   size_t Child(size_t node, std::string_view element);
-  void Reach(size_t node);
+  void AddReached(size_t node);
 
   const Stars stars_;
   // Patterns without special characters.

@@ -409,8 +409,8 @@ void TensorFolder::ReadForeignFolder() {
   plan_ = MakePlan(std::move(graph));
 }
 
-void TensorFolder::AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
-                             std::vector<Tensor>* tensors) {
+void TensorFolder::AddTensor(const std::string& name, TensorInFolder& holding,
+                             const FormatReader& reader, std::vector<Tensor>* tensors) {
   const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
   if (dtype == nullptr) {
     // The names of types of fewer than 16 bits in safetensors, PyTorch and zarr.

@@ -143,7 +143,7 @@ class TensorFolder {
   // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& TensorAsWritten(const Tensor& tensor) const;
   void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
-  void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
+  void AddTensor(const std::string& name, TensorInFolder& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);
 
   const std::string path_;

@@ -127,10 +127,10 @@ class CheckedTensor final : public SourceTensor {
 
   Digest Check() const override {
     folder_->CheckAll();
-    return CheckAlone();
+    return HashTensor();
   }
 
-  Digest CheckAlone() const {
+  Digest HashTensor() const {
     const std::lock_guard lock(mutex_);
     if (digest_) return *digest_;
     std::vector<Fingerprint> prints;
@@ -307,7 +307,7 @@ void SourceFiles::CheckAll() const {
   for (const auto& [name, found] : tensors_) {
     if (!found.dtype) continue;  // `shardinit digest` also leaves out unread tensors.
     const SourceTensorPtr tensor = Find(name);
-    const Digest digest = static_cast<const CheckedTensor&>(*tensor).CheckAlone();
+    const Digest digest = static_cast<const CheckedTensor&>(*tensor).HashTensor();
     digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest), found.shape};
   }
   if (const std::string digest = ToHex(ModelDigest(digests)); digest != request_.digest) {

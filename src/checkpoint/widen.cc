@@ -207,7 +207,7 @@ void RequireKnownMethod(const std::string& config) {
   }
 }
 
-// Throws Error (kUsage) if a tensor is a part of packed numbers by its name, or if an integer
+// Throws Error (kUsage) if a tensor's name shows that it holds packed numbers, or if an integer
 // tensor has scales next to it.
 void RequireUnpacked(const Tensor& tensor, const TensorsByPath& there) {
   constexpr std::string_view kPacked[] = {"weight_packed", "qweight",      "qzeros",

@@ -101,7 +101,7 @@ std::span<const JobEngine> JobEngines();
 bool HasParent(const std::filesystem::path& path);  // whether the path has a component `..`
 // Return a path without redundant components. `..` stays: after a link, it means the parent of the
 // link's target.
-std::string Plain(const std::filesystem::path& path);
+std::string WithoutRedundantParts(const std::filesystem::path& path);
 std::string Absolute(const std::string& path);
 
 // Slurm's limit, only for `--array`.

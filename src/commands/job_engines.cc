@@ -38,7 +38,7 @@ std::vector<std::string> GenWords(const Job& job, bool has_folder = true) {
 }
 
 // Escapes `$` as `$$`: Kubernetes replaces `$(NAME)` by a variable, and `$$` by `$`.
-std::string ForKubernetes(std::string_view text) {
+std::string EscapeForKubernetes(std::string_view text) {
   std::string escaped;
   for (const char c : text) escaped.append(c == '$' ? 2 : 1, c);
   return escaped;
@@ -86,16 +86,17 @@ void FillContainers(const Job& job, TemplateValues* values) {
   (*values)["image"] = InYamlScalar(job.options.image);
   (*values)["directory"] = YamlLine("workingDir", job.directory);
   (*values)["service_account"] = YamlLine("serviceAccountName", job.options.service_account);
-  (*values)["folder"] = InYamlScalar(ForKubernetes(job.folder));
+  (*values)["folder"] = InYamlScalar(EscapeForKubernetes(job.folder));
   std::string args;
   for (const std::string& word : GenWords(job)) {
-    args += fmt::format("{}- {}", args.empty() ? "" : "\n", InYamlScalar(ForKubernetes(word)));
+    args +=
+        fmt::format("{}- {}", args.empty() ? "" : "\n", InYamlScalar(EscapeForKubernetes(word)));
   }
   (*values)["args"] = args;
   std::vector<std::string> variables;
   for (const auto& [name, value] : job.variables) {
     variables.push_back(fmt::format("{{name: {}, value: {}}}", InYamlScalar(name),
-                                    InYamlScalar(ForKubernetes(value))));
+                                    InYamlScalar(EscapeForKubernetes(value))));
   }
   std::string environment = YamlList("env", variables);
   if (const std::string& secret = job.options.secret; !secret.empty()) {
@@ -253,13 +254,15 @@ bool HasParent(const std::filesystem::path& path) {
   return std::ranges::find(path, "..") != path.end();
 }
 
-std::string Plain(const std::filesystem::path& path) {
+std::string WithoutRedundantParts(const std::filesystem::path& path) {
   std::string plain = (HasParent(path) ? path : path.lexically_normal()).string();
   while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
   return plain;
 }
 
-std::string Absolute(const std::string& path) { return Plain(std::filesystem::absolute(path)); }
+std::string Absolute(const std::string& path) {
+  return WithoutRedundantParts(std::filesystem::absolute(path));
+}
 
 std::span<const JobEngine> JobEngines() {
   static const JobEngine kEngines[] = {

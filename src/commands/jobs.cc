@@ -277,7 +277,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
     return !job->mount.empty() && IsBelow(file, job->mount);
   };
   if (!job->is_in_bucket()) {
-    job->folder = Plain(fs::path(job->directory) / options.folder);
+    job->folder = WithoutRedundantParts(fs::path(job->directory) / options.folder);
     if (!is_seen(job->folder)) throw NotSeen(job->folder, *job, true);
   }
   const std::string& path = options.spec.request.path;

@@ -197,7 +197,7 @@ void AddMapping(const std::string& name, SpecMapping mapping, TemplateValues* va
   std::vector<std::string_view> required, beside_members;
   for (const SpecKey& key : keys) {
     if (key.required) required.push_back(key.name);
-    // These keys replace members.
+    // A module may consist of one of these three keys alone, without members.
     if (key.name != "keep" && key.name != "stack" && key.name != "block")
       beside_members.push_back(key.name);
   }

@@ -68,7 +68,7 @@ struct UnfinishedRank {
 };
 
 // The state of the folder at one look.
-struct Look {
+struct FolderState {
   std::vector<int64_t> missing, parts;  // parts that lack a rank
   int64_t bytes_done;
   bool has_manifest, complete;
@@ -142,9 +142,9 @@ int64_t BytesDone(const WatchedCheckpoint& watched, const std::vector<int64_t>& 
   return done.empty() ? 0 : BytesIn(watched.plan, done);
 }
 
-Look ReadProgress(const WatchedCheckpoint& watched) {
+FolderState ReadProgress(const WatchedCheckpoint& watched) {
   const Plan& plan = watched.plan;
-  Look look;
+  FolderState look;
   const std::string& folder = watched.options.folder;
   ExistingRanks there = LookForRanks(folder, plan, watched.plan_sha256);
   look.missing = std::move(there.missing);
@@ -161,7 +161,7 @@ Look ReadProgress(const WatchedCheckpoint& watched) {
   return look;
 }
 
-std::vector<UnfinishedRank> StuckRanks(const Look& look, const StatusOptions& options) {
+std::vector<UnfinishedRank> StuckRanks(const FolderState& look, const StatusOptions& options) {
   std::vector<UnfinishedRank> stuck;
   for (const UnfinishedRank& rank : look.unfinished) {
     if (rank.age >= options.stuck) stuck.push_back(rank);
@@ -171,7 +171,7 @@ std::vector<UnfinishedRank> StuckRanks(const Look& look, const StatusOptions& op
   return stuck;
 }
 
-std::string InJson(const WatchedCheckpoint& watched, const Look& look) {
+std::string InJson(const WatchedCheckpoint& watched, const FolderState& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
   JsonWriter out;
@@ -223,7 +223,7 @@ std::string InLabel(std::string_view text) {
   return label;
 }
 
-std::string InMetrics(const WatchedCheckpoint& watched, const Look& look) {
+std::string InMetrics(const WatchedCheckpoint& watched, const FolderState& look) {
   const Plan& plan = watched.plan;
   const std::string labels = fmt::format("folder=\"{}\",name=\"{}\"",
                                          InLabel(watched.options.folder), InLabel(plan.graph.name));
@@ -253,7 +253,7 @@ std::string InMetrics(const WatchedCheckpoint& watched, const Look& look) {
 }
 
 // Returns `, 2 ranks are stuck: 17 since 12:03 min, 300 since 7:10 min`, or an empty text.
-std::string StuckInText(const Look& look, const StatusOptions& options) {
+std::string StuckInText(const FolderState& look, const StatusOptions& options) {
   const std::vector<UnfinishedRank> stuck = StuckRanks(look, options);
   if (stuck.empty()) return {};
   std::string text = fmt::format("{} {} stuck:", Count(std::ssize(stuck), "rank"),
@@ -264,7 +264,7 @@ std::string StuckInText(const Look& look, const StatusOptions& options) {
   return text + (stuck.size() > kMostStuck ? ", …" : "");
 }
 
-std::string InText(const WatchedCheckpoint& watched, const Look& look) {
+std::string InText(const WatchedCheckpoint& watched, const FolderState& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
   if (options.parts) return RanksInText(look.parts) + "\n";
@@ -287,7 +287,7 @@ std::string InText(const WatchedCheckpoint& watched, const Look& look) {
 }
 
 // Returns a --watch look as a line, without the newline.
-std::string InLine(const WatchedCheckpoint& watched, const Look& look) {
+std::string InLine(const WatchedCheckpoint& watched, const FolderState& look) {
   const int64_t ranks = watched.plan.world_size();
   std::string text =
       fmt::format("{} of {}, {} of {}", Grouped(ranks - std::ssize(look.missing)),
@@ -324,7 +324,7 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
   const bool repaints = !options.json && IsTerminal(Channel::kOutput);
   const WatchedCheckpoint watched = {options, plan, plan_sha256};
   while (true) {
-    Look look = ReadProgress(watched);
+    FolderState look = ReadProgress(watched);
     past.push_back({time.seconds(), look.bytes_done});
     while (past.size() > 2 && past[1].seconds < past.back().seconds - kWindow) past.pop_front();
     const int64_t bytes = past.back().bytes - past.front().bytes;
@@ -363,7 +363,7 @@ void RunStatus(const StatusOptions& options) {
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   if (options.watch) return Watch(options, plan, plan_sha256);
   const WatchedCheckpoint watched = {options, plan, plan_sha256};
-  const Look look = ReadProgress(watched);
+  const FolderState look = ReadProgress(watched);
   Print(options.json         ? InJson(watched, look)
         : options.prometheus ? InMetrics(watched, look)
                              : InText(watched, look));

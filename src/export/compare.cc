@@ -61,8 +61,8 @@ int64_t CountOptimizer(const Contents& contents) {
 // Removes the prefix from all names that begin with it, unless more names match paths with it.
 // Returns whether it did.
 bool RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
-                  std::map<std::string, Holding>* tensors) {
-  std::map<std::string, Holding> renamed;
+                  std::map<std::string, TensorInFolder>* tensors) {
+  std::map<std::string, TensorInFolder> renamed;
   int64_t as_they_are = 0, without = 0;
   for (const auto& [name, holding] : *tensors) {
     std::string rest = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -84,13 +84,13 @@ std::unordered_set<std::string_view> PathsIn(const Plan& plan) {
 // A tensor of the plan, and the same tensor in the folder.
 struct Pair {
   const Tensor* tensor;
-  const Holding* holding;
+  const TensorInFolder* holding;
   size_t place;  // in the list of compared tensors
   Digest wanted{}, held{};
 };
 
 // Finds the tensors that the folder has in the plan's type and shape. Adds findings for the others.
-std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, const Plan& plan,
+std::vector<Pair> FindPairs(const std::map<std::string, TensorInFolder>& holdings, const Plan& plan,
                             const std::unordered_set<std::string_view>& paths,
                             const std::function<std::string_view(DType)>& name_of,
                             const std::string& only, Comparison* result) {
@@ -105,7 +105,7 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
       result->findings.Add({"", std::string(tensor.path()), "is missing"});
       continue;
     }
-    const Holding& holding = it->second;
+    const TensorInFolder& holding = it->second;
     const std::string_view dtype = name_of(tensor.dtype());
     const bool has_form = holding.dtype == dtype && holding.shape == tensor.shape();
     result->compared.push_back(
@@ -183,7 +183,7 @@ Comparison CompareVerified(const std::string& folder, std::string_view manifest,
   Digest plan_sha256{};
   Plan held = LoadCheckpointPlan(folder, &plan_sha256);
   LoadDevices(*place, &held);  // The manifest lists them.
-  std::map<std::string, Holding> holdings;
+  std::map<std::string, TensorInFolder> holdings;
   for (const Tensor& tensor : held.graph.tensors) {
     holdings[std::string(tensor.path())] = {
         kManifestName, std::string(NameOf(tensor.dtype())), tensor.shape(), {}};

@@ -231,7 +231,7 @@ struct Code {
     if (item.temporary) free.push_back(item.slot);
   }
 
-  Program::Slot Of(const Item& item) {
+  Program::Slot SlotOf(const Item& item) {
     if (!item.value) return item.slot;
     for (const Program::Literal& literal : program.literals) {
       if (std::bit_cast<uint64_t>(literal.value) == std::bit_cast<uint64_t>(*item.value)) {
@@ -242,7 +242,7 @@ struct Code {
     return program.literals.back().slot;
   }
 
-  Program::Slot OfIndex(int dimension) {
+  Program::Slot IndexSlot(int dimension) {
     for (const Program::Index& index : program.indices) {
       if (index.dimension == dimension) return index.slot;
     }
@@ -251,7 +251,7 @@ struct Code {
   }
 
   // Returns a result that will be computed later.
-  Item Result(std::string text) {
+  Item NewResult(std::string text) {
     Item item;
     item.slot = Temporary();
     item.temporary = true;
@@ -260,18 +260,19 @@ struct Code {
   }
 
   // Returns the result of calling this function for these indices.
-  Item Take(std::string_view function, Program::SourceCall call, const std::vector<Item>& indices) {
+  Item CallSource(std::string_view function, Program::SourceCall call,
+                  const std::vector<Item>& indices) {
     std::string text = fmt::format("{}('{}', '{}'", function, call.source, call.tensor);
     for (const Item& index : indices) {
       text += ", " + index.text;
-      call.index.push_back(Of(index));
+      call.index.push_back(SlotOf(index));
     }
     for (const Item& index : indices) Release(index);
     call.before = program.code.size();
     call.placed_before = program.placed.size();
     Item item;
     if (call.number == SourceNumber::kElement) {
-      item = Result(text + ")");
+      item = NewResult(text + ")");
     } else {
       item.slot = New();
       item.text = text + ")";
@@ -352,20 +353,20 @@ class Compiler {
     for (const Step& step : expr.steps) {
       const bool done = step.op == Step::Op::kLiteral  ? Literal(step)
                         : step.op == Step::Op::kText   ? PushText(expr.NameOf(step))
-                        : step.op == Step::Op::kName   ? Name(step)
+                        : step.op == Step::Op::kName   ? PushName(step)
                         : step.op == Step::Op::kIndex  ? ListItem(step)
                         : step.op == Step::Op::kLength ? Length(step)
-                        : step.op == Step::Op::kCall   ? Call(step)
+                        : step.op == Step::Op::kCall   ? PushCall(step)
                         : step.op == Step::Op::kDecide ? Truth(step, ElementOp::kNotEqual)
                         : step.op == Step::Op::kNot    ? Truth(step, ElementOp::kEqual)
-                                                       : Operation(step);
+                                                       : PushOperation(step);
       if (!done) return nullptr;
     }
     if (stack_.back().constant_text) {
       names_.IsText(expr.steps.back());
       return nullptr;
     }
-    code_.program.result = code_.Of(stack_.back());
+    code_.program.result = code_.SlotOf(stack_.back());
     code_.program.text = std::move(stack_.back().text);
     return std::make_shared<const Program>(std::move(code_.program));
   }
@@ -429,7 +430,7 @@ class Compiler {
     return true;
   }
 
-  bool Name(const Step& step) {
+  bool PushName(const Step& step) {
     if (const VarValue* text = names_.FindText(step)) return PushItem(step, text->items[0]);
     const auto meaning = names_.Find(step);
     if (!meaning) return false;
@@ -441,7 +442,7 @@ class Compiler {
     return true;
   }
 
-  bool Operation(const Step& step) {
+  bool PushOperation(const Step& step) {
     if (step.op == Step::Op::kNegate) {
       const Item a = Pop();
       return Push(step, ElementOp::kNegate, {&a, 1}, "-" + Parenthesized(a, kUnary), kUnary);
@@ -494,7 +495,7 @@ class Compiler {
                 kAtom);
   }
 
-  bool Call(const Step& step) {
+  bool PushCall(const Step& step) {
     const Function& function = *step.function;
     if (function.draw) {
       const Program::Slot slot = code_.New();
@@ -557,9 +558,9 @@ class Compiler {
       call.numbers.push_back(value);
     }
     const Item& element = operands[placed.element];
-    call.element = code_.Of(element);
+    call.element = code_.SlotOf(element);
     code_.Release(element);
-    Item item = code_.Result(text + ")");
+    Item item = code_.NewResult(text + ")");
     call.out = item.slot;
     item.placed = true;
     code_.program.placed.push_back(std::move(call));
@@ -577,7 +578,7 @@ class Compiler {
         operands.push_back(Pop());
       }
     }
-    stack_.push_back(code_.Take(step.function->name, *std::move(call), operands));
+    stack_.push_back(code_.CallSource(step.function->name, *std::move(call), operands));
     return true;
   }
 
@@ -592,7 +593,7 @@ class Compiler {
   void PushIndex(int dimension) {
     Item item;
     item.text = dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
-    item.slot = code_.OfIndex(dimension);
+    item.slot = code_.IndexSlot(dimension);
     stack_.push_back(std::move(item));
   }
 
@@ -618,10 +619,10 @@ class Compiler {
       PushValue(value);
       return true;
     }
-    const Program::Slot a = code_.Of(operand(0)), b = code_.Of(operand(1)),
-                        c = code_.Of(operand(2));
+    const Program::Slot a = code_.SlotOf(operand(0)), b = code_.SlotOf(operand(1)),
+                        c = code_.SlotOf(operand(2));
     for (const Item& item : operands) code_.Release(item);
-    Item result = code_.Result(std::move(text));
+    Item result = code_.NewResult(std::move(text));
     for (const Item& item : operands) result.placed |= item.placed;
     code_.program.inexact |= result.placed && !IsRoundedOnce(op);
     result.power = power;

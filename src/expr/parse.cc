@@ -105,7 +105,7 @@ class Parser {
     for (;;) {
       SkipSpace();
       const auto* const next =
-          std::ranges::find_if(kOperators, [&](const Operator& each) { return Stands(each.text); });
+          std::ranges::find_if(kOperators, [&](const Operator& each) { return IsNext(each.text); });
       if (next == std::end(kOperators) || next->power <= power) break;
       if (next->power == kComparison && std::exchange(compared, true)) {
         throw SyntaxError{at_, next->text.size(), "comparisons do not chain",
@@ -125,7 +125,7 @@ class Parser {
   }
 
   // Returns whether this operator comes next. A word operator must not be the beginning of a name.
-  bool Stands(std::string_view text) const {
+  bool IsNext(std::string_view text) const {
     if (!text_.substr(at_).starts_with(text)) return false;
     const size_t end = at_ + text.size();
     return !IsNameStart(text[0]) || end >= text_.size() || !IsNamePart(text_[end]);
@@ -136,7 +136,7 @@ class Parser {
     const char c = at_ < text_.size() ? text_[at_] : '\0';
     if (IsDigit(c) || (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
       Number();
-    } else if (Stands("not")) {
+    } else if (IsNext("not")) {
       if (power > kNot) {
         throw SyntaxError{at_, 3, "`not` binds less tightly than the operator before it",
                           "write `(not a)`, in parentheses"};
@@ -144,7 +144,7 @@ class Parser {
       at_ += 3;
       Expression(kNot);
       Emit({.op = Step::Op::kNot}, begin, 1);
-    } else if (IsNameStart(c) && !Stands("and") && !Stands("or")) {
+    } else if (IsNameStart(c) && !IsNext("and") && !IsNext("or")) {
       NameOrCall();
     } else if (c == '\'' || c == '"') {
       QuotedText();
@@ -355,7 +355,7 @@ class Parser {
     if (found == "=") hint = "to compare, write `==`";
     if (found == "if") hint = "write `where(condition, a, b)`";
     for (const auto& [sign, own] : kForeignSigns) {
-      if (Stands(sign)) hint = fmt::format("write `{}`", own);
+      if (IsNext(sign)) hint = fmt::format("write `{}`", own);
     }
     for (const std::string_view word : kNotFinite) {
       if (!text_.substr(at_).starts_with(word)) continue;

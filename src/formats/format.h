@@ -37,7 +37,7 @@ struct OptimizerState {
 OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnostics& diagnostics);
 
 // A tensor in a folder.
-struct Holding {
+struct TensorInFolder {
   std::string file;   // the first file that names the tensor
   std::string dtype;  // the type's name in files of that kind
   Shape shape;
@@ -46,10 +46,10 @@ struct Holding {
 
 // Throws Error (kRefused) unless the pieces cover each element of the tensor exactly once. `path`,
 // the tensor's file or folder, is for messages.
-void RequireWhole(const std::string& name, const Holding& holding, const std::string& path);
+void RequireWhole(const std::string& name, const TensorInFolder& holding, const std::string& path);
 
 struct Contents {
-  std::map<std::string, Holding> tensors;
+  std::map<std::string, TensorInFolder> tensors;
   Findings findings;  // faults that do not prevent reading any tensor
   // The parts that are not the model and are not read, by names such as `optimizer`.
   std::map<std::string, PartSize> others = {};

@@ -123,7 +123,7 @@ int64_t FileLayout::size() const {
   return size;
 }
 
-void RequireWhole(const std::string& name, const Holding& holding, const std::string& path) {
+void RequireWhole(const std::string& name, const TensorInFolder& holding, const std::string& path) {
   int64_t count = 0;
   std::vector<const Box*> boxes;
   for (const FilePiece& piece : holding.pieces) {

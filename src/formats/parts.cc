@@ -277,7 +277,7 @@ class Finder {
     return node.has_state || (origin_ == KeyOrigin::kStored && node.models > 0);
   }
 
-  static Candidate Within(const Candidate& of, const Child& child) {
+  static Candidate ChildCandidate(const Candidate& of, const Child& child) {
     Candidate within{of.keys, &child.second};
     within.keys.push_back(child.first);
     return within;
@@ -312,10 +312,10 @@ class Finder {
     const bool is_one = node.has_state ? (is_stored ? has_tensors && named.empty() : has_more)
                                        : !is_stored || named.empty() || (is_part && has_more);
     if (!is_one) {
-      for (const Child* child : named) Find(Within(at, *child), true);
-      for (const Child* child : unnamed) Find(Within(at, *child), true);
+      for (const Child* child : named) Find(ChildCandidate(at, *child), true);
+      for (const Child* child : unnamed) Find(ChildCandidate(at, *child), true);
     }
-    for (const Child* child : mixed) Find(Within(at, *child), true);
+    for (const Child* child : mixed) Find(ChildCandidate(at, *child), true);
     if (is_one || (node.has_state ? has_tensors : has_more)) candidates_.push_back(at);
   }
 

@@ -123,7 +123,7 @@ bool Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t cou
     if (*source < program_->sources.size() && program_->sources[*source].before == before &&
         program_->sources[*source].placed_before <= *placed) {
       if (*source == until) return false;
-      Take(program_->sources[*source], runs, first, count, state, *source);
+      ReadSource(program_->sources[*source], runs, first, count, state, *source);
       ++*source;
     } else if (*placed < placed_.size() && program_->placed[*placed].before == before) {
       const Program::PlacedCall& call = program_->placed[*placed];
@@ -165,8 +165,8 @@ void Evaluator::FindPlacesOf(const Program::SourceCall& call, const Runs& runs, 
   }
 }
 
-void Evaluator::Take(const Program::SourceCall& call, const Runs& runs, int64_t first,
-                     int64_t count, State& state, size_t source) const {
+void Evaluator::ReadSource(const Program::SourceCall& call, const Runs& runs, int64_t first,
+                           int64_t count, State& state, size_t source) const {
   if (call.number != SourceNumber::kElement) return;
   double* const out = &state.slots[call.out * kTile];
   const std::vector<double>& gathered = state.gathered[source];

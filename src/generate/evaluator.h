@@ -63,8 +63,8 @@ class Evaluator {
   // Runs the calls before instruction `before`. Stops and returns false at source `until`.
   bool Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
             size_t* placed, size_t* source, size_t until) const;
-  void Take(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
-            State& state, size_t source) const;
+  void ReadSource(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
+                  State& state, size_t source) const;
   void FindPlacesOf(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
                     const State& state, int64_t* places) const;
   [[noreturn]] void RefuseIndex(const Program::SourceCall& call, int64_t linear, int64_t at,

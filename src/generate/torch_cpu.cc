@@ -64,7 +64,7 @@ class TorchSparseFiller final : public Filler {
   using Zeros = std::vector<bool>;  // for each row of a column, whether it is zero
 
   Zeros FindZeros(int64_t column) const {
-    Stream stream = torch_cpu::After(drawn_);
+    Stream stream = torch_cpu::StreamAfter(drawn_);
     stream.position += static_cast<uint64_t>(column) * static_cast<uint64_t>(rows_ - 1);
     const std::vector<uint32_t> order =
         torch_cpu::Permutation(stream, static_cast<uint32_t>(rows_));

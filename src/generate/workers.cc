@@ -221,22 +221,22 @@ class Workers::Pool {
     for (int i = 0; i < 2; ++i) {
       Lane &lane = lanes[i], &other = lanes[1 - i];
       if (lane.busy()) continue;
-      if (lane.job && Take(&lane)) continue;
+      if (lane.job && TakeWork(&lane)) continue;
       // The lane must not keep the job's preparations after the job's end.
       if (lane.job && lane.job->next_hash == lane.job->blocks) lane.job = nullptr;
-      if (!other.busy() && other.job && (std::swap(lane.job, other.job), Take(&lane))) continue;
+      if (!other.busy() && other.job && (std::swap(lane.job, other.job), TakeWork(&lane))) continue;
       if (free_.empty()) continue;
       if (!pending_.empty() && !(in_order_ && IsPreparedFirst())) {
         lane.job = std::make_shared<Job>(std::move(pending_.front()), free_.bytes());
         pending_.pop_front();
         if (!lane.job->task.pass) active_.push_back(lane.job);
-        Take(&lane);
+        TakeWork(&lane);
       } else if (!other.busy() && !active_.empty()) {
         // The lane generates ahead for the box with the fewest blocks that wait to be hashed.
         lane.job = *std::min_element(
             active_.begin(), active_.end(),
             [](const JobPtr& a, const JobPtr& b) { return a->ahead.size() < b->ahead.size(); });
-        Take(&lane);
+        TakeWork(&lane);
       }
     }
     return lanes[0].busy() || lanes[1].busy();
@@ -250,7 +250,7 @@ class Workers::Pool {
 
   // Needs the lock. Takes the next work of the lane's job: hashing a block that was generated
   // ahead, or generating one.
-  bool Take(Lane* lane) {
+  bool TakeWork(Lane* lane) {
     Job& job = *lane->job;
     if (job.task.pass) {
       if (job.next_hash == job.blocks || free_.empty()) return false;
@@ -322,7 +322,7 @@ class Workers::Pool {
         ++job.next_hash;
         --job.unwritten;  // The pass has one count in addition to its blocks.
       }
-      return Pass(std::move(block), lock);
+      return PassOn(std::move(block), lock);
     }
     if (!work.hash) {
       job.ahead.emplace(block.index, block.data);
@@ -330,11 +330,11 @@ class Workers::Pool {
     }
     job.EndHash();
     block.writes = job.WritesOf(block.index, block.data);
-    Pass(std::move(block), lock);
+    PassOn(std::move(block), lock);
   }
 
   // Needs the lock. Passes a hashed block on.
-  void Pass(Block block, std::unique_lock<std::mutex>& lock) {
+  void PassOn(Block block, std::unique_lock<std::mutex>& lock) {
     if (!block.writes.empty()) {
       Check(has_writers_, "a file to write to, but no writers");
       unwritten_.push_back(std::move(block));

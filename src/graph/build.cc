@@ -70,7 +70,7 @@ void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
     PartitionSpec simple = Simplified(tensor.partition(), tensor.shape(), mesh);
     if (simple == tensor.partition()) continue;
     tensor.Edit().partition = std::move(simple);
-    forms.Share(tensor);
+    forms.ShareForm(tensor);
   }
 }
 
@@ -91,7 +91,7 @@ struct LayoutStorer {
     for (const auto& layout : building.spec.layouts) {
       const bool is_chosen = layout.name.value == request.layout;
       const bool is_reported = Reports(layout);
-      if (!is_reported && !Explains(is_chosen)) continue;
+      if (!is_reported && !NotesLayout(is_chosen)) continue;
       if (is_chosen) {
         chosen = Store(layout, is_chosen);
       } else if (left_of_all > 0) {
@@ -117,7 +117,7 @@ struct LayoutStorer {
            (request.all_layouts && layout.name.span.source == building.spec.source);
   }
 
-  bool Explains(bool is_chosen) const {
+  bool NotesLayout(bool is_chosen) const {
     return request.explanation != nullptr && (is_chosen || request.layout.empty());
   }
 
@@ -140,7 +140,7 @@ struct LayoutStorer {
       if (reports) throw;
     }
     left_of_all -= kMaxPieces - budget;
-    if (Explains(is_chosen) && apart.Reported() == before) {
+    if (NotesLayout(is_chosen) && apart.Reported() == before) {
       NotePlaces(layout.name.value, stored, *explanation);
     }
     return std::move(stored.tensors);

@@ -49,7 +49,7 @@ void Recorder::Find(size_t tensor, const std::string& path, const Span& place,
   if (!IsWanted(path)) return;
   notes_->tensor = tensor;
   notes_->place = place;
-  Take(true);
+  SetTaking(true);
   for (const auto& [when, blocks] : conditions) {
     const SpecScope::OutsideBlocks outside(names_, blocks);
     Diagnostics heard_before;
@@ -59,7 +59,7 @@ void Recorder::Find(size_t tensor, const std::string& path, const Span& place,
   }
 }
 
-void Recorder::Take(bool takes) {
+void Recorder::SetTaking(bool takes) {
   is_taking_ = takes;
   names_.Trace(takes ? &notes_->variables : nullptr);
 }

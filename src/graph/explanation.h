@@ -108,10 +108,10 @@ class Recorder {
   }
   // Resumes taking notes in a later pass, if Begin() found this tensor.
   void Resume(size_t tensor) {
-    if (notes_ != nullptr && notes_->tensor == tensor) Take(true);
+    if (notes_ != nullptr && notes_->tensor == tensor) SetTaking(true);
   }
   void End() {
-    if (is_taking_) Take(false);
+    if (is_taking_) SetTaking(false);
   }
 
   bool is_taking() const { return is_taking_; }
@@ -131,7 +131,7 @@ class Recorder {
   bool IsWanted(const std::string& path) const;
   void Find(size_t tensor, const std::string& path, const Span& place,
             std::span<const Condition> conditions);
-  void Take(bool takes);  // also starts or stops recording variables
+  void SetTaking(bool takes);  // also starts or stops recording variables
   void NoteLeftOut(const std::string& path, const TensorSpec& tensor, const Expr& when);
   void NoteLeftOut(const std::string& path, const ModuleSpec& module, const Expr& when);
 

@@ -80,7 +80,7 @@ void Tensor::set_stream(const Stream& stream) {
   if (rest != own_->stream) own_.Edit().stream = rest;
 }
 
-void FormPool::Share(Tensor& tensor) {
+void FormPool::ShareForm(Tensor& tensor) {
   SharedValue<TensorForm>& known = forms_[PlaceOf(*tensor.form(), forms_.size())];
   if (tensor.form().IsSharedWith(known)) return;
   if (AreIdentical(*known, *tensor.form())) {

@@ -101,7 +101,7 @@ class FormPool {
  public:
   // Replaces the tensor's form with an equal form of the pool, or else adds it to the pool. Keeps
   // only the newest forms, which is enough for the tensors of a repeat.
-  void Share(Tensor& tensor);
+  void ShareForm(Tensor& tensor);
 
  private:
   std::array<SharedValue<TensorForm>, 512> forms_;

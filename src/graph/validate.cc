@@ -32,7 +32,7 @@ struct Name {
   size_t tensor;
 };
 
-bool Before(const Name& a, const Name& b) {
+bool IsBefore(const Name& a, const Name& b) {
   return a.hash != b.hash ? a.hash < b.hash : a.text < b.text;
 }
 
@@ -43,7 +43,7 @@ void SortNames(std::vector<Name>& names) {
   });
 }
 
-bool IsIn(std::string_view group, std::string_view path) {
+bool IsInGroup(std::string_view group, std::string_view path) {
   return path.size() > group.size() && path[group.size()] == '.' && path.starts_with(group);
 }
 
@@ -51,7 +51,8 @@ bool IsIn(std::string_view group, std::string_view path) {
 template <typename F>
 void ForEachNewGroup(const std::vector<Tensor>& all, size_t i, F visit) {
   std::string_view group = GroupOf(all[i].path());
-  for (; !group.empty() && (i == 0 || !IsIn(group, all[i - 1].path())); group = GroupOf(group)) {
+  for (; !group.empty() && (i == 0 || !IsInGroup(group, all[i - 1].path()));
+       group = GroupOf(group)) {
     visit(group);
   }
 }
@@ -103,17 +104,17 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   // The first of each pair is the later or the outer tensor.
   std::vector<std::pair<size_t, size_t>> equal, inside;
   for (size_t k = 1, first = 0; k < paths.size(); ++k) {
-    if (Before(paths[first], paths[k])) {
+    if (IsBefore(paths[first], paths[k])) {
       first = k;
     } else {
       equal.emplace_back(paths[k].tensor, paths[first].tensor);
     }
   }
   for (size_t k = 0, p = 0; k < groups.size(); ++k) {
-    if (k > 0 && !Before(groups[k - 1], groups[k])) continue;
-    while (p < paths.size() && Before(paths[p], groups[k])) ++p;
+    if (k > 0 && !IsBefore(groups[k - 1], groups[k])) continue;
+    while (p < paths.size() && IsBefore(paths[p], groups[k])) ++p;
     if (p == paths.size()) break;
-    if (!Before(groups[k], paths[p])) inside.emplace_back(paths[p].tensor, groups[k].tensor);
+    if (!IsBefore(groups[k], paths[p])) inside.emplace_back(paths[p].tensor, groups[k].tensor);
   }
   std::ranges::sort(equal);
   std::ranges::sort(inside);

@@ -152,7 +152,7 @@ class Maker {
       outside += is_outside(begin_[i]) ? 1 : 0;
     }
     int rounds = 1;
-    const uint64_t length = torch_cpu::After(drawn_).position - stream_.position;
+    const uint64_t length = torch_cpu::StreamAfter(drawn_).position - stream_.position;
     for (uint64_t position = stream_.position + length; outside > 0; position += length, ++rounds) {
       uint64_t made = ~uint64_t{0};  // the group in group_
       size_t still = 0;

@@ -29,7 +29,7 @@ int RoundsOf(const Drawn& drawn, uint64_t first, size_t count) {
   round.draw = torch_cpu::Normal{t.mean, t.std};
   std::vector<uint64_t> outside(count);
   std::iota(outside.begin(), outside.end(), first);
-  for (int rounds = 1;; ++rounds, round.stream = torch_cpu::After(round)) {
+  for (int rounds = 1;; ++rounds, round.stream = torch_cpu::StreamAfter(round)) {
     std::erase_if(outside, [&](uint64_t i) {
       const double value = torch_cpu::ElementOf(round, i);
       return value >= low && value <= high;
@@ -57,7 +57,7 @@ int FillTorch(const Drawn& drawn, uint64_t first, size_t count, void* out) {
 }
 
 Stream AfterTorch(const Drawn& drawn, int jobs) {
-  if (torch_cpu::IsOneRound(drawn)) return torch_cpu::After(drawn);
+  if (torch_cpu::IsOneRound(drawn)) return torch_cpu::StreamAfter(drawn);
   constexpr uint64_t kBlock = 1 << 18;
   std::atomic<int> rounds = 0;
   ParallelFor(static_cast<int64_t>((drawn.elements + kBlock - 1) / kBlock), jobs, [&](int64_t i) {
@@ -68,7 +68,7 @@ Stream AfterTorch(const Drawn& drawn, int jobs) {
     for (int most = rounds; needed > most && !rounds.compare_exchange_weak(most, needed);) {
     }
   });
-  return torch_cpu::After(drawn, rounds);
+  return torch_cpu::StreamAfter(drawn, rounds);
 }
 
 }  // namespace shardinit::kernels

@@ -52,7 +52,7 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
   AddIf(stream || a.distribution() != b.distribution(), "values", values_a, values_b, changes);
 }
 
-void AddForm(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
+void AddFormChanges(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
   AddIf(a.dtype() != b.dtype(), "dtype", std::string(InfoOf(a.dtype()).name),
         std::string(InfoOf(b.dtype()).name), changes);
   const auto kind = [](const Tensor& tensor) { return IsBuffer(tensor) ? "buffer" : "parameter"; };
@@ -136,7 +136,7 @@ PlanDifference Compare(const Plan& before, const Plan& after, std::string_view o
       [&](const Tensor& was, const Tensor& is) {
         std::vector<Change> changes;
         AddValues(was, is, a, b, &changes);
-        AddForm(was, is, &changes);
+        AddFormChanges(was, is, &changes);
         if (!apart) AddSharding(was, is, before, after, &changes);
         return changes;
       },
@@ -147,7 +147,7 @@ PlanDifference Compare(const Plan& before, const Plan& after, std::string_view o
       [&](const Tensor& was, const Tensor& is) {
         std::vector<Change> changes;
         AddView(was, is, &changes);
-        AddForm(was, is, &changes);
+        AddFormChanges(was, is, &changes);
         AddSharding(was, is, before, after, &changes);
         return changes;
       },

@@ -279,7 +279,7 @@ class PlanReader {
       tensor.Edit().partition.dimensions.resize(tensor.shape().size());
       ReadDraw(element, path_, tensor);
       Count(tensor);
-      forms_.Share(tensor);
+      forms_.ShareForm(tensor);
       return true;
     }
     EndDrawn();
@@ -287,7 +287,7 @@ class PlanReader {
     ReadPartition(element, graph_, path_, tensor);
     views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, path_, tensor);
     Count(tensor);
-    forms_.Share(tensor);
+    forms_.ShareForm(tensor);
     return true;
   }
 

@@ -117,7 +117,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven,
           hint_for_uneven);
     }
     tensor.Edit().partition = Simplified(std::move(partition), tensor.shape(), graph.mesh);
-    forms.Share(tensor);
+    forms.ShareForm(tensor);
   }
   return MakePlan(std::move(graph));
 }
@@ -165,7 +165,7 @@ Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
   FormPool forms;
   for (Tensor& tensor : graph.tensors) {
     tensor.Edit().partition = by_path.at(tensor.path())->partition();
-    forms.Share(tensor);
+    forms.ShareForm(tensor);
   }
   return MakePlan(std::move(graph));
 }

@@ -39,7 +39,7 @@ class RowReader {
   RowReader(Function* out, std::string argument, const Word64& row)
       : out_(out), argument_(std::move(argument)), row_(row) {}
 
-  Word32 Next() { return {out_, out_->Take(argument_, row_.value(), next_++)}; }
+  Word32 Next() { return {out_, out_->TableElement(argument_, row_.value(), next_++)}; }
   // Returns a word by its number in the row, in a table whose rows have `length` words.
   Word32 At(int64_t length, const Word64& word) const {
     return {out_, out_->TableWord(argument_, (row_ * length + word).value())};

@@ -184,7 +184,7 @@ Value Function::Bitcast(Value value, DType element) {
   return value.element == element ? value : Elementwise("bitcast_convert", {value}, element);
 }
 
-Value Function::Take(const std::string& argument, Value row, int64_t column) {
+Value Function::TableElement(const std::string& argument, Value row, int64_t column) {
   constexpr DType kWord = DType::u32;
   const size_t number = std::stoul(argument.substr(2));
   const std::string& type = argument_types_[number];

@@ -86,7 +86,7 @@ class Function {
   // Returns the same value over more dimensions.
   Value Spread(Value value, Over over);
   // Returns table[row][column] of an argument of two dimensions. `row` is ui64.
-  Value Take(const std::string& argument, Value row, int64_t column);
+  Value TableElement(const std::string& argument, Value row, int64_t column);
   // Returns a word of the table by its number, counted through all rows.
   Value TableWord(const std::string& argument, Value word);
   // Works along an added dimension. Returns the value, ui64, that has `place` numbers before it in

@@ -38,7 +38,7 @@ auto IsNormal(U e) {
 // Returns the number with this e that is nearest to `near`. The correct result has this e, so no
 // accuracy is lost, and a difference of m then counts units in the last place.
 template <typename U>
-U Within(U e, U near) {
+U WithExponent(U e, U near) {
   const U low = e << 23;
   const U high = low + (kOne - 1);
   const U above = Max<U>(near, low);
@@ -63,7 +63,7 @@ U Sqrt(U a, U near) {
   const U even_x = odd_x + odd_x;
   const auto is_odd = (e & 1) != 0;
   const U x = Select<U>(is_odd, odd_x, even_x);
-  U bits = Within(half, near);
+  U bits = WithExponent(half, near);
   for (int i = 0; i < 2; ++i) {
     const U m = Mantissa(bits);
     const U rest = x - (m * m);
@@ -90,7 +90,7 @@ U Quotient(U a, U b, U near) {
   const U double_x = whole_x + whole_x;
   const auto doubles = is_below != 0;
   const U x = Select<U>(doubles, double_x, whole_x);
-  U bits = Within<U>(e, near & 0x7FFFFFFF);
+  U bits = WithExponent<U>(e, near & 0x7FFFFFFF);
   for (int i = 0; i < 2; ++i) {
     const U rest = x - (Mantissa(bits) * y);
     const U twice = rest + rest;

@@ -28,7 +28,7 @@ float ErfOfCutoff(float z) {
 }
 
 // Returns the next f32 towards `direction`. Returns 0 for 0, whose next f32 is subnormal.
-float Inside(float cutoff, float direction) {
+float NextInside(float cutoff, float direction) {
   const float inside = std::nextafter(cutoff, direction);
   return std::fabs(inside) < std::numeric_limits<float>::min() ? 0 : inside;
 }
@@ -95,8 +95,8 @@ TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   s.erf_low = ErfOfCutoff(s.z_low);
   s.erf_span = ErfOfCutoff(s.z_high) - s.erf_low;
-  s.inside_low = Inside(s.z_low, kInfinity);
-  s.inside_high = Inside(s.z_high, -kInfinity);
+  s.inside_low = NextInside(s.z_low, kInfinity);
+  s.inside_high = NextInside(s.z_high, -kInfinity);
   return s;
 }
 

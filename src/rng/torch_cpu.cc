@@ -94,7 +94,7 @@ double Element(const Uniform& uniform, const Drawn& drawn, uint64_t i) {
 double Element(const TruncatedNormal& t, const Drawn& drawn, uint64_t i) {
   const Normal normal{t.mean, t.std};
   const double low = Rounded(t.low, drawn.dtype), high = Rounded(t.high, drawn.dtype);
-  for (Drawn round = drawn;; round.stream = After(round, 1)) {
+  for (Drawn round = drawn;; round.stream = StreamAfter(round, 1)) {
     const double value = Element(normal, round, i);
     if (value >= low && value <= high) return value;
   }
@@ -136,9 +136,9 @@ double ElementOf(const Drawn& drawn, uint64_t element) {
   return std::visit([&](const auto& draw) { return Element(draw, drawn, element); }, drawn.draw);
 }
 
-Stream After(const Drawn& drawn) { return After(drawn, 1); }
+Stream StreamAfter(const Drawn& drawn) { return StreamAfter(drawn, 1); }
 
-Stream After(const Drawn& drawn, int rounds) {
+Stream StreamAfter(const Drawn& drawn, int rounds) {
   Stream stream = drawn.stream;
   const uint64_t n = drawn.elements;
   if (std::holds_alternative<Uniform>(drawn.draw)) {

@@ -79,9 +79,9 @@ double ElementOf(const Drawn& drawn, uint64_t element);
 
 // Returns where the next numbers begin, if all numbers were drawn once. A TruncatedNormal needs the
 // other overload, because its number of rounds depends on the seed.
-Stream After(const Drawn& drawn);
+Stream StreamAfter(const Drawn& drawn);
 // Returns where the next numbers begin, if all numbers were drawn `rounds` times.
-Stream After(const Drawn& drawn, int rounds);
+Stream StreamAfter(const Drawn& drawn, int rounds);
 
 // The f32 numbers, from `first` to `last`, that round to the same number of `dtype` as `bound`.
 struct Interval {

@@ -67,8 +67,8 @@ Sharding::Interval Sharding::Chunk(int64_t extent, int64_t parts, int64_t part) 
   return {start, std::min(extent - start, width)};
 }
 
-std::vector<Sharding::Interval> Sharding::Take(const std::vector<Interval>& intervals,
-                                               int64_t segments, int64_t parts, int64_t part) {
+std::vector<Sharding::Interval> Sharding::TakePart(const std::vector<Interval>& intervals,
+                                                   int64_t segments, int64_t parts, int64_t part) {
   int64_t n = 0;
   for (const Interval& interval : intervals) n += interval.length;
   const int64_t segment = CeilDiv(n, segments);
@@ -94,7 +94,7 @@ std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t 
   const DimensionPartition& by = partition_.dimensions[dimension];
   std::vector<Interval> left = {{0, shape_[dimension]}};
   if (by.nested.empty()) {
-    return Take(left, by.segments, PartsOf(by, mesh_), PartOf(dimension, rank));
+    return TakePart(left, by.segments, PartsOf(by, mesh_), PartOf(dimension, rank));
   }
   for (size_t a = 0; a < by.axes.size();) {
     const int64_t segments = by.nested[a];
@@ -103,7 +103,7 @@ std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t 
       parts *= mesh_.shape[by.axes[a]];
       part = part * mesh_.shape[by.axes[a]] + mesh_.IndexOf(rank, by.axes[a]);
     } while (++a < by.axes.size() && by.nested[a] == 0);
-    left = Take(left, segments, parts, part);
+    left = TakePart(left, segments, parts, part);
   }
   // Joins adjacent intervals.
   std::vector<Interval> joined;

@@ -110,8 +110,8 @@ class Sharding {
   static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
   // Joins the `intervals` and splits them into segments and each segment into parts. Returns part
   // number `part` of each segment, without empty results.
-  static std::vector<Interval> Take(const std::vector<Interval>& intervals, int64_t segments,
-                                    int64_t parts, int64_t part);
+  static std::vector<Interval> TakePart(const std::vector<Interval>& intervals, int64_t segments,
+                                        int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
   int64_t PartOf(size_t dimension, int64_t rank) const;
   std::vector<Steps> StepsOf() const;     // one per dimension

@@ -34,7 +34,7 @@ void Number(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out
 }
 // Reads a number that may have a suffix, such as `80GB` or `4M`.
 template <auto kField, auto kWithSuffix, typename T>
-void Scaled(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+void ReadScaled(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   Node node = *entry.value;
   const auto value = node.IsScalar() ? kWithSuffix(node.text) : std::nullopt;
   const std::string digits = fmt::to_string(value.value_or(0));
@@ -391,12 +391,12 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
                      "axes, together, also as `4M` (of 1000) or `4Mi` (of 1024)",
       .kind = SpecKind::kNumber,
       .default_text = "8192"},
-     Scaled<&TrainingSpec::tokens, CountWithSuffix>},
+     ReadScaled<&TrainingSpec::tokens, CountWithSuffix>},
     {{.name = "memory_per_rank",
       .description = "the bytes that a rank has for weights, gradients, the optimizer's state and "
                      "activations, also as `80GB`",
       .kind = SpecKind::kNumber},
-     Scaled<&TrainingSpec::memory_per_rank, SizeInBytes>},
+     ReadScaled<&TrainingSpec::memory_per_rank, SizeInBytes>},
     {{.name = "flops",
       .description = "operations a second that a rank computes",
       .kind = SpecKind::kNumber,

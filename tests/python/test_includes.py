@@ -176,12 +176,12 @@ def test_used_library_names_are_included(folder):
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_our_names_that_a_file_uses_are_included():
+def test_files_include_the_headers_of_our_names_they_use():
     missing = {str(path.relative_to(ROOT)): our_names_missing(path) for path in SOURCES}
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_missing_includes_of_ours_are_found():
+def test_check_finds_missing_includes_of_our_headers():
     """Leaving out one include is noticed for more than two thirds of all our includes; compilers need few of the
     others."""
     left_out = [(path, header) for path in SOURCES for header in our_includes(path)]

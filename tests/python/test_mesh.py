@@ -48,14 +48,14 @@ def device_rows(folder, width, mesh):
 # Rings with known rows.
 
 
-def test_hybrid_ring_64x4_order(tmp_path):
+def test_hybrid_ring_64x4_orders_devices_in_rings_of_four(tmp_path):
     rows = device_rows(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
     assert len(rows) == 64
     assert [rows[r] for r in (0, 1, 2, 8, 63)] == [
         [0, 1, 17, 16], [2, 3, 19, 18], [4, 5, 21, 20], [32, 33, 49, 48], [238, 239, 255, 254]]
 
 
-def test_hybrid_ring_32x8_order(tmp_path):
+def test_hybrid_ring_32x8_orders_devices_in_rings_of_eight(tmp_path):
     rows = device_rows(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
     assert len(rows) == 32
     assert [rows[r] for r in (0, 1, 4, 31)] == [
@@ -85,7 +85,7 @@ def test_inner_slices_match_torchprime(tmp_path):
 
 
 @pytest.mark.parametrize("axes", ["{fsdp: 8}", "{fsdp: 2, tensor: 4}", "{fsdp: 1, tensor: 8}"])
-def test_tray_ring_order(tmp_path, axes):
+def test_tray_ring_goes_around_the_tray(tmp_path, axes):
     ids = device_ids(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
     assert ids.tolist() == [0, 1, 2, 3, 7, 6, 5, 4]
 
@@ -378,7 +378,7 @@ def test_changed_devices_rewrite_no_rank(tmp_path):
 
 @pytest.mark.parametrize(("first", "second"), [(RING, PLAIN), (PLAIN, RING), (OTHER, RING)],
                          ids=["no devices", "devices", "other devices"])
-def test_concurrent_runs_with_different_devices(first, second, tmp_path):
+def test_concurrent_runs_with_different_devices_leave_a_valid_checkpoint(first, second, tmp_path):
     """The first run has read devices.json and is about to rename its manifest. The second has no ranks to write; it
     writes devices.json, sees no manifest with other devices, and then finds one."""
     folder, wanted = tmp_path / "folder", tmp_path / "wanted"

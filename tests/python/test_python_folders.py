@@ -88,7 +88,7 @@ def require_equal(opened, wanted):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_reads_what_packages_write(kind, tmp_path):
+def test_open_reads_what_other_packages_write(kind, tmp_path):
     folder = tmp_path / "in"
     WRITERS[kind](folder)
     with shardinit.open(folder) as opened:
@@ -100,7 +100,7 @@ def test_reads_what_packages_write(kind, tmp_path):
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
 
 
-def test_reads_one_file(tmp_path):
+def test_open_reads_a_single_file(tmp_path):
     torch.save(tensors(), tmp_path / "model.pt")
     require_equal(shardinit.open(tmp_path / "model.pt"), VALUES)
     client_of("safetensors.numpy").save_file(VALUES, tmp_path / "any")
@@ -109,7 +109,7 @@ def test_reads_one_file(tmp_path):
 
 @pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr", "megatron"])
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=3,b=2"])
-def test_agrees_with_the_record_of_an_export(to, mesh, tmp_path):
+def test_export_without_its_record_reads_the_same(to, mesh, tmp_path):
     """Without its record, an export is another tool's folder with the same tensors."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(AWKWARD)
@@ -127,7 +127,7 @@ def test_agrees_with_the_record_of_an_export(to, mesh, tmp_path):
             assert np.array_equal(bits_of(opened.read(path)), value), path
 
 
-def test_files_that_change(tmp_path):
+def test_reading_a_changed_file_is_damage(tmp_path):
     write_safetensors(tmp_path / "in")
     file = tmp_path / "in/model.safetensors"
     before = file.read_bytes()
@@ -142,7 +142,7 @@ def test_files_that_change(tmp_path):
             opened.read("table")
 
 
-def test_objects_that_change(tmp_path):
+def test_reading_a_replaced_object_is_damage(tmp_path):
     write_safetensors(tmp_path / "in")
     url = in_memory(tmp_path / "in", "changing")
     store = fsspec.filesystem("memory")
@@ -161,7 +161,7 @@ def test_objects_that_change(tmp_path):
         opened.read("table")
 
 
-def test_damaged_files(tmp_path):
+def test_open_reports_damaged_files(tmp_path):
     for kind in "dcp", "bin", "safetensors":
         folder = tmp_path / kind
         WRITERS[kind](folder)
@@ -173,7 +173,7 @@ def test_damaged_files(tmp_path):
             assert str(where) in str(caught.value) and "_added" not in str(caught.value)
 
 
-def test_folders_without_tensors(tmp_path):
+def test_open_rejects_folders_without_tensors(tmp_path):
     for where in tmp_path, in_memory(tmp_path, "empty"):
         with pytest.raises(shardinit.NotACheckpointError, match="has no manifest.json"):
             shardinit.open(where)
@@ -183,7 +183,7 @@ def test_folders_without_tensors(tmp_path):
             shardinit.open(where)
 
 
-def test_digests_are_not_promised(tmp_path):
+def test_foreign_folders_cannot_be_read_with_verify(tmp_path):
     write_safetensors(tmp_path / "in")
     opened = shardinit.open(tmp_path / "in")
     with pytest.raises(ValueError, match="records no digests"):
@@ -193,13 +193,13 @@ def test_digests_are_not_promised(tmp_path):
         opened.read("table")
 
 
-def test_warns_of_tensors_that_are_not_read(tmp_path):
+def test_open_warns_about_tensors_it_cannot_read(tmp_path):
     torch.save({"w": torch.ones(3), "c": torch.ones(3, dtype=torch.complex64)}, tmp_path / "model.pt")
     with pytest.warns(UserWarning, match="`c` has the type .*: it is not read"):
         assert list(shardinit.open(tmp_path / "model.pt")) == ["w"]
 
 
-def test_threads_read_at_once(tmp_path):
+def test_threads_can_read_one_foreign_folder(tmp_path):
     write_dcp(tmp_path / "in")
     for where in tmp_path / "in", in_memory(tmp_path / "in", "threads"):
         opened = shardinit.open(where)
@@ -208,7 +208,7 @@ def test_threads_read_at_once(tmp_path):
         assert all(np.array_equal(each, VALUES["block.0.weight"][i % 60:]) for i, each in enumerate(found))
 
 
-def test_needs_the_library(tmp_path):
+def test_opening_a_foreign_folder_needs_the_library(tmp_path):
     write_safetensors(tmp_path / "in")
     code = f"import shardinit\ntry: shardinit.open({str(tmp_path / 'in')!r})\nexcept shardinit.NotACheckpointError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,

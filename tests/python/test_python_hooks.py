@@ -249,7 +249,7 @@ def test_partial_or_overlapping_views_are_rejected():
     }
 
 
-def test_hook_that_changes_shapes_or_values():
+def test_hooks_may_change_shapes_or_values():
     def transpose(state, prefix, module):
         state[prefix + "weight"] = state[prefix + "weight"].t()
 

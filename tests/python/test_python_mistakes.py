@@ -35,7 +35,7 @@ def raised(error, call, *arguments, **options):
     return str(caught.value)
 
 
-def test_spec_given_instead_of_a_checkpoint(spec):
+def test_error_explains_a_spec_given_instead_of_a_checkpoint(spec):
     client_of("torch")
     client_of("jax")
     import torch
@@ -73,7 +73,7 @@ def test_spec_given_instead_of_a_checkpoint(spec):
     )
 
 
-def test_checkpoint_given_instead_of_a_spec(spec):
+def test_error_explains_a_checkpoint_given_instead_of_a_spec(spec):
     client_of("torch")
     client_of("jax")
     import torch

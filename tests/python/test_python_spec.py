@@ -311,7 +311,7 @@ def test_generate_rejects_wrong_arguments():
         shardinit.open_spec(text=TOP + '  w: {shape: [3], dtype: f32, init: {expr: "1 / (2 - i0)"}}\n').generate("w")
 
 
-def test_library_is_found_or_explained(tmp_path):
+def test_library_is_found_or_its_absence_is_explained(tmp_path):
     """The library is found by SHARDINIT_LIBRARY or next to the program; otherwise an error explains what to do."""
     code = f"import shardinit; print(shardinit.generate({str(TINY)!r}, 'model.norm.weight').sum())"
 

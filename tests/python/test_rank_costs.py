@@ -52,7 +52,7 @@ def each(more, fewer):
     return {kind: (more[kind] - fewer[kind]) // (MANY - FEW) for kind in KINDS}
 
 
-def test_calls_for_a_new_rank(spec, count, tmp_path):
+def test_each_new_rank_makes_few_system_calls(spec, count, tmp_path):
     """Each new rank makes the calls that a comment at RankWriter::Commit() explains."""
     few, many = (count("gen", spec(n), "-o", tmp_path / f"{n}") for n in (FEW, MANY))
     cost = each(many, few)
@@ -62,7 +62,7 @@ def test_calls_for_a_new_rank(spec, count, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_calls_for_a_single_rank_are_not_quadratic(order, spec, count, tmp_path):
+def test_system_calls_of_single_rank_runs_are_not_quadratic(order, spec, count, tmp_path):
     """An array job of single ranks is not quadratic: all but the last check only the names of neighbouring ranks'
     files."""
     costs, last = [], []
@@ -106,7 +106,7 @@ def test_damaged_receipt_of_another_rank_prevents_finalizing(spec, tmp_path):
 
 @pytest.mark.parametrize("command, opens, stats",
                          [("gen", 1, 2), ("status", 1, 2), ("finalize", 1, 2), ("verify", 2, 2)])
-def test_calls_for_a_complete_rank(command, opens, stats, spec, count, tmp_path):
+def test_each_complete_rank_makes_few_system_calls(command, opens, stats, spec, count, tmp_path):
     costs = []
     for n in (FEW, MANY):
         out = tmp_path / f"{n}"
@@ -130,7 +130,7 @@ def peak_ram(*arguments):
     return 1024 * int(run_ok(*arguments, wrap=[sys.executable, "-SEc", START]).stdout)
 
 
-def test_memory_of_many_tensors_in_one_file(tmp_path):
+def test_many_tensors_in_one_file_need_little_memory(tmp_path):
     """A file's metadata and receipt are in memory once: 20,000 tensors need less than 152 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
@@ -148,7 +148,7 @@ modules:
     assert peak_ram("status", out) < 47e6
 
 
-def test_memory_of_the_most_tensors_of_a_spec(tmp_path):
+def test_spec_with_the_most_tensors_needs_little_memory(tmp_path):
     """Tensors of a repeat share everything except paths and keys: 4,000,000 tensors need about 470 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
@@ -181,7 +181,7 @@ modules:
     return path
 
 
-def test_memory_of_one_part_of_a_large_export(tmp_path):
+def test_one_part_of_a_large_export_needs_little_memory(tmp_path):
     """Metadata between the chunks is made file by file; for all files together it would take 1.3 GB."""
     spec, out = many_pieces(tmp_path / "spec.yaml", 1000, 500), tmp_path / "out"
     assert peak_ram("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
@@ -195,7 +195,7 @@ def test_export_with_too_many_pieces_is_rejected(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
 
 
-def test_calls_for_a_rank_of_a_complete_checkpoint(spec, count, tmp_path):
+def test_rerun_of_one_rank_reads_no_other_receipts(spec, count, tmp_path):
     """Running an array again is not quadratic: the manifest replaces the other ranks' receipts, of which only names are
     checked. A rank that was lost since is noticed."""
     opens = []

@@ -72,7 +72,7 @@ def test_equal_keys_without_a_tie_are_rejected(tmp_path):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["a", "tied", "keyed"])), ids="-".join)
 @pytest.mark.parametrize("others", ["", "first", "last"])
-def test_ties_and_equal_keys_are_told_apart(tmp_path, order, others):
+def test_ties_are_distinguished_from_equal_keys(tmp_path, order, others):
     """Only a tied tensor may share a stream; a tensor with an equal `key` is rejected. This holds in any order and next
     to other tied pairs."""
     keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}

@@ -17,7 +17,7 @@ struct GlobCase {
 
 class Glob : public testing::TestWithParam<GlobCase> {};
 
-TEST_P(Glob, Matches) {
+TEST_P(Glob, PatternsMatchAsDocumented) {
   const GlobCase& c = GetParam();
   EXPECT_EQ(Matches(c.pattern, c.text, Stars::kRuns), c.matches)
       << c.pattern << " against " << c.text;

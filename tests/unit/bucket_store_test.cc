@@ -51,9 +51,9 @@ Error ErrorOf(const std::function<void()>& function) {
 }
 
 // A store that gives prepared answers in order, and repeats the last one.
-class ToldStore : public InEnvironment {
+class StoreWithFixedAnswers : public InEnvironment {
  protected:
-  ToldStore() { PointTo(server); }
+  StoreWithFixedAnswers() { PointTo(server); }
 
   static Store Made(const std::string& url = "s3://bucket/a") { return Store(ParseBucketUrl(url)); }
   void Tell(std::vector<Answer> answers) {
@@ -79,7 +79,7 @@ Answer Failed(int status, const std::string& code = "", const std::string& messa
       .body = fmt::format("<Error><Code>{}</Code><Message>{}</Message></Error>", code, message)};
 }
 
-TEST_F(ToldStore, RetriesTransientFailures) {
+TEST_F(StoreWithFixedAnswers, RetriesTransientFailures) {
   struct Case {
     Answer answer;
     bool passes;  // for a GET
@@ -127,7 +127,7 @@ TEST_F(ToldStore, RetriesTransientFailures) {
   }
 }
 
-TEST_F(ToldStore, RetriesUpToMaxAttempts) {
+TEST_F(StoreWithFixedAnswers, RetriesUpToMaxAttempts) {
   Tell({Failed(503, "SlowDown", "wait")});
   const std::pair<const char*, size_t> cases[] = {{"1", 1}, {"3", 3}};
   for (const auto& [attempts, sent] : cases) {
@@ -154,7 +154,7 @@ TEST_F(ToldStore, RetriesUpToMaxAttempts) {
   }
 }
 
-TEST_F(ToldStore, ErrorsHaveTheStoresAnswerAndAHint) {
+TEST_F(StoreWithFixedAnswers, ErrorsHaveTheStoresAnswerAndAHint) {
   const std::string doing = "cannot read `s3://bucket/a/o`: the store answered ";
   const std::string region =
       "set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL to its store";
@@ -189,7 +189,7 @@ TEST_F(ToldStore, ErrorsHaveTheStoresAnswerAndAHint) {
   }
 }
 
-TEST_F(ToldStore, FollowsRedirectsToAnotherRegion) {
+TEST_F(StoreWithFixedAnswers, FollowsRedirectsToAnotherRegion) {
   const auto scope = [](const Asked& asked) {
     const std::string text = asked.Header("authorization");
     const size_t begin = text.find("Credential=") + 11;
@@ -246,7 +246,7 @@ TEST_F(ToldStore, FollowsRedirectsToAnotherRegion) {
 }
 
 // A store in another region may report expired keys after the redirect, or before it.
-TEST_F(ToldStore, RenewsKeysInAnotherRegion) {
+TEST_F(StoreWithFixedAnswers, RenewsKeysInAnotherRegion) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
   Set("AWS_MAX_ATTEMPTS", "3");
@@ -270,7 +270,7 @@ TEST_F(ToldStore, RenewsKeysInAnotherRegion) {
 }
 
 // A thread that retries a request uses the region that another thread has learned meanwhile.
-TEST_F(ToldStore, RetriesUseTheRegionLearnedByAnotherThread) {
+TEST_F(StoreWithFixedAnswers, RetriesUseTheRegionLearnedByAnotherThread) {
   std::optional<Store> store;
   std::vector<std::string> asked;
   std::mutex mutex;
@@ -300,7 +300,7 @@ TEST_F(ToldStore, RetriesUseTheRegionLearnedByAnotherThread) {
                                              "http://s3.us-west-9.amazonaws.com/bucket/a/first"}));
 }
 
-TEST_F(ToldStore, RenewsExpiredKeys) {
+TEST_F(StoreWithFixedAnswers, RenewsExpiredKeys) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
   const auto keys = [](const std::string& token, const std::string& expires) {
@@ -351,7 +351,7 @@ TEST_F(ToldStore, RenewsExpiredKeys) {
   EXPECT_EQ(tokens(), "keys one ");
 }
 
-TEST_F(ToldStore, ObjectUrlsFollowBucketUrlAndEndpoint) {
+TEST_F(StoreWithFixedAnswers, ObjectUrlsFollowBucketUrlAndEndpoint) {
   const auto line = [&](const std::string& url) {
     Tell({{.body = "x"}});
     Made(url).Get("x y", 10);
@@ -427,7 +427,7 @@ TEST_F(ToldStore, ObjectUrlsFollowBucketUrlAndEndpoint) {
   EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.of-default.amazonaws.com:443");
 }
 
-TEST_F(ToldStore, PutNewNeverReplacesAnObject) {
+TEST_F(StoreWithFixedAnswers, PutNewNeverReplacesAnObject) {
   Store store = Made();
   Tell({{}});
   EXPECT_TRUE(store.PutNew("o", "text", {{"claim", "c"}, {"z", "9"}}));
@@ -456,7 +456,7 @@ TEST_F(ToldStore, PutNewNeverReplacesAnObject) {
                "cannot write `s3://bucket/a/o`: the store answered 403 AccessDenied");
 }
 
-TEST_F(ToldStore, GetReadsObjectsUpToALimit) {
+TEST_F(StoreWithFixedAnswers, GetReadsObjectsUpToALimit) {
   Store store = Made();
   Tell({{.body = "<Error>of an object</Error>"}});
   EXPECT_EQ(store.Get("o", 27), "<Error>of an object</Error>");
@@ -472,7 +472,7 @@ TEST_F(ToldStore, GetReadsObjectsUpToALimit) {
   EXPECT_EQ(ErrorOf([&] { store.Get("o", 10); }).code(), ExitCode::kWorld);
 }
 
-TEST_F(ToldStore, HeadReturnsSizeAndMetadata) {
+TEST_F(StoreWithFixedAnswers, HeadReturnsSizeAndMetadata) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   Tell({{.headers = {{"Content-Length", "5000000000"},
@@ -495,7 +495,7 @@ TEST_F(ToldStore, HeadReturnsSizeAndMetadata) {
   }
 }
 
-TEST_F(ToldStore, ReadsRangesOnlyOfTheKnownObject) {
+TEST_F(StoreWithFixedAnswers, ReadsRangesOnlyOfTheKnownObject) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   const auto part = [](const std::string& body, const std::string& range, int status = 206) {
@@ -540,7 +540,7 @@ TEST_F(ToldStore, ReadsRangesOnlyOfTheKnownObject) {
                "cannot read `s3://bucket/a/o`: the store answered 416 InvalidRange");
 }
 
-TEST_F(ToldStore, ListsObjectsPageByPage) {
+TEST_F(StoreWithFixedAnswers, ListsObjectsPageByPage) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   const auto page = [](const std::string& inner) {
@@ -636,7 +636,7 @@ TEST_F(ToldStore, ListsObjectsPageByPage) {
                "cannot list `s3://bucket/a/p`: the store answered 403 AccessDenied");
 }
 
-TEST_F(ToldStore, ListsUploadsPageByPage) {
+TEST_F(StoreWithFixedAnswers, ListsUploadsPageByPage) {
   Store store = Made();
   const auto page = [](const std::string& inner) {
     return Answer{.body = "<ListMultipartUploadsResult>" + inner + "</ListMultipartUploadsResult>"};
@@ -673,7 +673,7 @@ TEST_F(ToldStore, ListsUploadsPageByPage) {
                "cannot list the uploads of `s3://bucket/a`: the store's answer is no list: ");
 }
 
-TEST_F(ToldStore, ReadsPublicObjectsWithoutCredentials) {
+TEST_F(StoreWithFixedAnswers, ReadsPublicObjectsWithoutCredentials) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_SECRET_ACCESS_KEY", "");
   Store store = Made();
@@ -699,7 +699,7 @@ TEST_F(ToldStore, ReadsPublicObjectsWithoutCredentials) {
   }
 }
 
-TEST_F(ToldStore, ErrorsContainNoSecrets) {
+TEST_F(StoreWithFixedAnswers, ErrorsContainNoSecrets) {
   const std::string token = "FwoGZXIvYXdzEJr//////////wEaDKq+LongSessionToken==";
   Set("AWS_SESSION_TOKEN", token);
   Set("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
@@ -723,7 +723,7 @@ TEST_F(ToldStore, ErrorsContainNoSecrets) {
   }
 }
 
-TEST_F(ToldStore, BeginUploadSendsClaimAndReturnsId) {
+TEST_F(StoreWithFixedAnswers, BeginUploadSendsClaimAndReturnsId) {
   Store store = Made();
   const Answer begun = {.body =
                             "<InitiateMultipartUploadResult><UploadId>u/1</UploadId></"
@@ -748,7 +748,7 @@ TEST_F(ToldStore, BeginUploadSendsClaimAndReturnsId) {
   }
 }
 
-TEST_F(ToldStore, PutPartSendsAPartAndReturnsItsTag) {
+TEST_F(StoreWithFixedAnswers, PutPartSendsAPartAndReturnsItsTag) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   Tell({{.headers = {{"ETag", "\"e\""}}}});
@@ -770,7 +770,7 @@ TEST_F(ToldStore, PutPartSendsAPartAndReturnsItsTag) {
                "cannot write `s3://bucket/a/o`: the store gave a part no ETag");
 }
 
-TEST_F(ToldStore, CompleteUploadRetriesUntilTheObjectIsMade) {
+TEST_F(StoreWithFixedAnswers, CompleteUploadRetriesUntilTheObjectIsMade) {
   Store store = Made();
   const Answer made = {
       .body = "<CompleteMultipartUploadResult><Key>k</Key></CompleteMultipartUploadResult>"};
@@ -807,7 +807,7 @@ TEST_F(ToldStore, CompleteUploadRetriesUntilTheObjectIsMade) {
   }
 }
 
-TEST_F(ToldStore, EndUploadAbortsTheUpload) {
+TEST_F(StoreWithFixedAnswers, EndUploadAbortsTheUpload) {
   Set("AWS_MAX_ATTEMPTS", "1");
   Store store = Made();
   for (const int status : {204, 200, 404}) {
@@ -826,7 +826,7 @@ TEST_F(ToldStore, EndUploadAbortsTheUpload) {
   EXPECT_EQ(server.Take().size(), 2u);
 }
 
-TEST_F(ToldStore, HttpReadsHeadersUnchanged) {
+TEST_F(StoreWithFixedAnswers, HttpReadsHeadersUnchanged) {
   Http http;
   const Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
   Tell({{.status = 418,
@@ -845,7 +845,7 @@ TEST_F(ToldStore, HttpReadsHeadersUnchanged) {
   EXPECT_EQ(response.headers.size(), 4u);  // Including the length.
 }
 
-TEST_F(ToldStore, HttpReusesConnectionsWithoutOldState) {
+TEST_F(StoreWithFixedAnswers, HttpReusesConnectionsWithoutOldState) {
   Http http;
   Request request{.method = "PUT", .scheme = "http", .host = server.host(), .path = "/x"};
   request.headers = {{"x-a", "1"}, {"host", "another"}};
@@ -872,7 +872,7 @@ TEST_F(ToldStore, HttpReusesConnectionsWithoutOldState) {
   EXPECT_EQ(server.connections(), 1u);
 }
 
-TEST_F(ToldStore, HttpDistinguishesPermanentFailures) {
+TEST_F(StoreWithFixedAnswers, HttpDistinguishesPermanentFailures) {
   Http http;
   Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
   const auto failed = [&](const HttpLimits& limits = {}) {
@@ -903,7 +903,7 @@ TEST_F(ToldStore, HttpDistinguishesPermanentFailures) {
   EXPECT_TRUE(failed());
 }
 
-TEST_F(ToldStore, HttpUsesNoProxyForThisMachine) {
+TEST_F(StoreWithFixedAnswers, HttpUsesNoProxyForThisMachine) {
   Http http;
   Set("http_proxy", server.url());
   Request request{.method = "GET", .scheme = "http", .host = "store.example", .path = "/x"};

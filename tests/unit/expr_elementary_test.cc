@@ -113,31 +113,31 @@ class Elementary : public testing::Test {
   std::mt19937_64 random_{1};
 };
 
-TEST_F(Elementary, Exp) {
+TEST_F(Elementary, ExpIsAccurate) {
   Expect(ElementOp::kExp, 0.54, One<mpfr_exp>, [&] { return Between(-708, 709.7); });
   Expect(ElementOp::kExp, 0.54, One<mpfr_exp>, [&] { return Size(1e-18, 1); });
   // Results below 2^-1022 are rounded twice.
   Expect(ElementOp::kExp, 1.01, One<mpfr_exp>, [&] { return Between(-746, -708); });
 }
 
-TEST_F(Elementary, Expm1) {
+TEST_F(Elementary, Expm1IsAccurate) {
   Expect(ElementOp::kExpm1, 0.61, One<mpfr_expm1>, [&] { return Size(1e-300, 700); });
   Expect(ElementOp::kExpm1, 0.61, One<mpfr_expm1>, [&] { return Between(-2, 2); });
 }
 
-TEST_F(Elementary, Log) {
+TEST_F(Elementary, LogIsAccurate) {
   Expect(ElementOp::kLog, 0.51, One<mpfr_log>, [&] { return std::fabs(Size(5e-324, 1e308)); });
   Expect(ElementOp::kLog, 0.51, One<mpfr_log>, [&] { return Between(0.5, 2); });
   Expect(ElementOp::kLog, 0.51, One<mpfr_log>, [&] { return 1 + Size(1e-16, 0.1); });
 }
 
-TEST_F(Elementary, Log1p) {
+TEST_F(Elementary, Log1pIsAccurate) {
   Expect(ElementOp::kLog1p, 0.76, One<mpfr_log1p>, [&] { return Size(1e-300, 0.999); });
   Expect(ElementOp::kLog1p, 0.76, One<mpfr_log1p>, [&] { return Size(1e-17, 1e-14); });
   Expect(ElementOp::kLog1p, 0.51, One<mpfr_log1p>, [&] { return std::fabs(Size(1, 1e300)); });
 }
 
-TEST_F(Elementary, Pow) {
+TEST_F(Elementary, PowIsAccurate) {
   double x = 1;
   const auto base = [&] { return x = std::fabs(Size(1e-6, 1e6)); };
   Expect(ElementOp::kPow, 0.54, Pow, base, [&] { return Between(-700, 700) / std::log(x); });
@@ -161,7 +161,7 @@ TEST_F(Elementary, PowIsExactIfTheResultIs) {
   }
 }
 
-TEST_F(Elementary, SinAndCos) {
+TEST_F(Elementary, SinAndCosAreAccurate) {
   for (const auto& [op, reference] : {std::pair(ElementOp::kSin, Reference(One<mpfr_sin>)),
                                       std::pair(ElementOp::kCos, Reference(One<mpfr_cos>))}) {
     Expect(op, 0.80, reference, [&] { return Between(-10, 10); });
@@ -172,12 +172,12 @@ TEST_F(Elementary, SinAndCos) {
   }
 }
 
-TEST_F(Elementary, Tanh) {
+TEST_F(Elementary, TanhIsAccurate) {
   Expect(ElementOp::kTanh, 0.57, One<mpfr_tanh>, [&] { return Between(-3, 3); });
   Expect(ElementOp::kTanh, 0.57, One<mpfr_tanh>, [&] { return Size(1e-300, 40); });
 }
 
-TEST_F(Elementary, ErfInv) {
+TEST_F(Elementary, ErfInvIsAccurate) {
   Expect(ElementOp::kErfInv, 1.1, ErfInv, [&] { return Between(-1, 1); });
   Expect(ElementOp::kErfInv, 1.1, ErfInv, [&] { return Size(1e-300, 0.6); });
   Expect(ElementOp::kErfInv, 1.1, ErfInv, [&] { return 1 - std::fabs(Size(2.3e-16, 0.6)); });
@@ -232,7 +232,7 @@ TEST_F(Elementary, ElementaryFunctionsHaveKnownAnswers) {
   }
 }
 
-TEST_F(Elementary, ElementaryFunctionsAtTheirLimits) {
+TEST_F(Elementary, ElementaryFunctionsAreRightAtTheirLimits) {
   const auto is_nan = [](ElementOp op, double a, double b = 0) {
     return std::isnan(Apply(op, a, b));
   };

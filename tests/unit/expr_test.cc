@@ -50,7 +50,7 @@ std::string IntegerResult(const std::string& text, int64_t low, int64_t high) {
   return value ? std::to_string(*value) : Render(diagnostics.all());
 }
 
-TEST(Expr, Numbers) {
+TEST(Expr, NumbersAreParsed) {
   EXPECT_EQ(Result("0"), "0");
   EXPECT_EQ(Result("9223372036854775807"), "9223372036854775807");
   EXPECT_EQ(Result("0x1F"), "31");
@@ -61,7 +61,7 @@ TEST(Expr, Numbers) {
   EXPECT_EQ(Result("1."), "1.0");
 }
 
-TEST(Expr, PrecedenceAndAssociation) {
+TEST(Expr, OperatorsHavePrecedenceAndAssociation) {
   EXPECT_EQ(Result("1 + 2 * 3"), "7");
   EXPECT_EQ(Result("(1 + 2) * 3"), "9");
   EXPECT_EQ(Result("10 - 4 - 3"), "3");
@@ -81,7 +81,7 @@ TEST(Expr, IntegerResultsStayIntegersIfExact) {
   EXPECT_EQ(Result("-7 / 7"), "-1");
 }
 
-TEST(Expr, Functions) {
+TEST(Expr, FunctionsComputeTheirValues) {
   EXPECT_EQ(Result("sqrt(16)"), "4.0");
   EXPECT_EQ(Result("0.02 / sqrt(2 * 50)"), "0.002");
   EXPECT_EQ(Result("min(3, d, 7)"), "3");
@@ -102,7 +102,7 @@ TEST(Expr, LongChainsDoNotExhaustTheStack) {
   EXPECT_EQ(Result(call + ",2)"), "2");
 }
 
-TEST(Expr, SyntaxErrors) {
+TEST(Expr, SyntaxErrorsAreReported) {
   const std::map<std::string, std::string> cases = {
       {"",
        "x:1:1: error: expected a number, a name or `(`, but the expression "
@@ -176,7 +176,7 @@ TEST(Expr, SyntaxErrors) {
   for (const auto& [text, expected] : cases) EXPECT_EQ(Result(text), expected);
 }
 
-TEST(Expr, Limits) {
+TEST(Expr, TooLongOrDeepTextIsRejected) {
   EXPECT_EQ(Result(std::string(60, '(') + "1" + std::string(60, ')')), "1");
   for (const std::string& deep : {std::string(1000, '('), std::string(1000, '-') + "1"}) {
     EXPECT_NE(Result(deep).find("error: expression is nested more than 64 levels deep\n"),

@@ -43,7 +43,7 @@ Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   return found;
 }
 
-TEST(Zarr, ZarrChunkLengths) {
+TEST(Zarr, ZarrChunksAreShardsIfShardsAreEqual) {
   const std::map<std::pair<int64_t, int64_t>, int64_t> kLengths = {
       {{12, 4}, 3},         {{12, 1}, 12}, {{5, 1}, 5},  // A shard.
       {{5, 3}, 5},                                       // 2, 2, 1; 1 is at most half of 2.

@@ -361,7 +361,7 @@ TEST(RuleLanguage, RulesMayBeInsideSharding) {
 
 // Languages of shapes.
 
-TEST(AutomaticLanguages, Fsdp) {
+TEST(AutomaticLanguages, FsdpShardsTheLargestDimension) {
   EXPECT_EQ(One(" fsdp", "[4, 8, 8]"), "w () (fsdp) ()\n");
   EXPECT_EQ(One(" fsdp", "[]"), "w\n");
   EXPECT_EQ(One(" fsdp", "[3]"), "w (fsdp)\n");  // It is uneven.
@@ -370,7 +370,7 @@ TEST(AutomaticLanguages, Fsdp) {
             "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor) ()\nlayers.");
 }
 
-TEST(AutomaticLanguages, FirstDivisible) {
+TEST(AutomaticLanguages, FirstDivisibleShardsTheFirstDivisibleDimension) {
   EXPECT_EQ(One(" first_divisible", "[3, 4, 8]"), "w () (fsdp) ()\n");
   EXPECT_EQ(One(" {first_divisible: {axis: tensor}}", "[2, 3, 8]"), "w () () (tensor)\n");
   EXPECT_EQ(One(" {first_divisible: {replicate_unshardable: true}}", "[3, 5]"), "w () ()\n");
@@ -382,7 +382,7 @@ TEST(AutomaticLanguages, FirstDivisible) {
       "  hint: `{first_divisible: {replicate_unshardable: true}}` keeps such tensors whole\n");
 }
 
-TEST(AutomaticLanguages, FullyShard) {
+TEST(AutomaticLanguages, FullyShardShardsTheFirstDimension) {
   EXPECT_EQ(Cuts(" {map: {layers.*.*.weight: [tensor]}, fully_shard: {}}").substr(0, 59),
             "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor, fsdp) ()\n");
   // Experts use their own axes, or their second dimension if there are many axes.

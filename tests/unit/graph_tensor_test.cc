@@ -124,8 +124,8 @@ Tensor TensorWith(Distribution distribution) {
 // Returns whether a pool makes the second tensor share the form of the first.
 bool AreShared(Tensor a, Tensor b) {
   FormPool pool;
-  pool.Share(a);
-  pool.Share(b);
+  pool.ShareForm(a);
+  pool.ShareForm(b);
   return a.form().IsSharedWith(b.form());
 }
 

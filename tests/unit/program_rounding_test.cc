@@ -46,7 +46,7 @@ std::vector<uint32_t> Mantissas() {
   return all;
 }
 
-TEST(Rounding, RootsOfAllExponents) {
+TEST(Rounding, RootsOfAllExponentsAreCorrectlyRounded) {
   for (uint32_t e = 1; e < 255; ++e) {
     for (const uint32_t m : Mantissas()) {
       ASSERT_EQ(WrongRoots((e << 23) | m), 0) << std::hex << ((e << 23) | m);
@@ -54,7 +54,7 @@ TEST(Rounding, RootsOfAllExponents) {
   }
 }
 
-TEST(Rounding, RootsOfSquaresAndTheirNeighbours) {
+TEST(Rounding, RootsNearSquaresAreCorrectlyRounded) {
   for (uint32_t root = 0x800000; root < 0x1000000; root += 61) {
     const uint32_t square = BitsOf(static_cast<float>(root) * static_cast<float>(root));
     for (const uint32_t a : {square - 1, square, square + 1}) ASSERT_EQ(WrongRoots(a), 0) << root;
@@ -66,7 +66,7 @@ TEST(Rounding, RootsOfSquaresAndTheirNeighbours) {
   }
 }
 
-TEST(Rounding, RootsOfRandomNumbers) {
+TEST(Rounding, RootsOfRandomNumbersAreCorrectlyRounded) {
   std::mt19937 random(1);
   for (int i = 0; i < 500'000; ++i) {
     const uint32_t a = random() & ~kSign;
@@ -75,7 +75,7 @@ TEST(Rounding, RootsOfRandomNumbers) {
   }
 }
 
-TEST(Rounding, QuotientsOfExtremeMantissas) {
+TEST(Rounding, QuotientsOfExtremeMantissasAreCorrectlyRounded) {
   const std::vector<uint32_t> mantissas = Mantissas();
   for (const uint32_t a : mantissas) {
     for (const uint32_t b : mantissas) {
@@ -85,7 +85,7 @@ TEST(Rounding, QuotientsOfExtremeMantissas) {
   }
 }
 
-TEST(Rounding, QuotientsOfAllExponents) {
+TEST(Rounding, QuotientsOfAllExponentsAreCorrectlyRounded) {
   for (uint32_t a = 1; a < 255; ++a) {
     for (uint32_t b = 1; b < 255; ++b) {
       for (const uint32_t m : {0u, 0x2AAAABu, 0x7FFFFFu}) {
@@ -99,7 +99,7 @@ TEST(Rounding, QuotientsOfAllExponents) {
   }
 }
 
-TEST(Rounding, QuotientsOfProductsAndTheirNeighbours) {
+TEST(Rounding, QuotientsNearProductsAreCorrectlyRounded) {
   std::mt19937 random(2);
   for (int i = 0; i < 200'000; ++i) {
     // The product of numbers of 12 bits is exact.
@@ -112,7 +112,7 @@ TEST(Rounding, QuotientsOfProductsAndTheirNeighbours) {
   }
 }
 
-TEST(Rounding, QuotientsOfRandomNumbers) {
+TEST(Rounding, QuotientsOfRandomNumbersAreCorrectlyRounded) {
   std::mt19937 random(3);
   for (int i = 0; i < 500'000; ++i) {
     const auto a = static_cast<uint32_t>(random()), b = static_cast<uint32_t>(random());

@@ -33,7 +33,7 @@ TEST(ExactMath, ExactMathHasKnownValues) {
   EXPECT_EQ(NormalCdf(-38.4), 0x0.000000000000dp-1022);
 }
 
-TEST(ExactMath, ExactMathAtTheEdgesOfItsRange) {
+TEST(ExactMath, ExactMathIsRightAtTheEdgesOfItsRange) {
   EXPECT_EQ(Exp(710), std::numeric_limits<double>::infinity());
   EXPECT_EQ(Exp(-745.1), std::numeric_limits<double>::denorm_min());
   EXPECT_EQ(Exp(-800), 0);

@@ -58,7 +58,7 @@ TEST(Philox4x32, EveryTargetGivesTheKnownAnswer) {
 }
 
 // Counter, key and draw each go to their own word.
-TEST(Philox4x32, CounterLayout) {
+TEST(Philox4x32, CounterContainsBlockAndDraw) {
   const Stream stream{0x299f31d0a4093822, 0x13198a2e};
   const uint64_t block = 0x05a308d3243f6a88;
   const auto expected = philox4x32::Block<uint32_t>({0x243f6a88, 0x05a308d3, 0x13198a2e, 0},
@@ -67,7 +67,7 @@ TEST(Philox4x32, CounterLayout) {
 }
 
 // Python: hashlib.sha256(b"shardinit.key.v1\0" + seed.to_bytes(8, "little") + path).digest()[:8]
-TEST(Stream, KeyOf) {
+TEST(Stream, KeysFollowFromSeedAndPath) {
   EXPECT_EQ(KeyOf(0, "w"), 0xe0567135029c5a75u);
   EXPECT_EQ(KeyOf(0x0123456789abcdef, "decoder.layers.0.attn.q.weight"), 0x6ec207b3d4af8d4eu);
   EXPECT_EQ(KeyOf(1, "gewicht.\xc3\xa9"), 0x6ac40cccc09613ecu);

@@ -61,7 +61,7 @@ TEST(Mt19937, JumpsCanBeDivided) {
 
 TEST(TorchCpu, CountsTheWordsOfATensor) {
   const auto after = [](torch_cpu::Draw draw, uint64_t elements, DType dtype, Stream stream) {
-    return torch_cpu::After(Drawn{draw, stream, elements, dtype});
+    return torch_cpu::StreamAfter(Drawn{draw, stream, elements, dtype});
   };
   const torch_cpu::Normal normal{0, 1};
   const torch_cpu::Uniform uniform{0, 1};
@@ -81,7 +81,7 @@ TEST(TorchCpu, CountsTheWordsOfATensor) {
   EXPECT_EQ(odd, StreamAt(144));
 }
 
-TEST(TorchCpu, RoundingIntervals) {
+TEST(TorchCpu, RoundedToFindsAllNumbersThatRoundAlike) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (const double bound : {1.0, -0.04, 0.3, 0.0, 2.0, -2.0}) {
       const auto [first, last] = torch_cpu::RoundedTo(dtype, bound);

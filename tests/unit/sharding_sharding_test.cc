@@ -144,7 +144,7 @@ TEST(BoxesOn, RanksHoldAPartOfEverySegment) {
 }
 
 // In Megatron, with 8 rows of gate and 8 of up, rank 1 of 2 has rows 4 to 7 of each.
-TEST(BoxesOn, BoxesOfGateAndUp) {
+TEST(BoxesOn, RanksHoldAPartOfGateAndOfUp) {
   const Mesh mesh{{"tensor"}, {2}};
   const Shape shape = {16, 3};
   const PartitionSpec spec = {InSegments({0}, 2), {}};
@@ -168,7 +168,7 @@ DimensionPartition Nested(std::vector<int> axes, std::vector<int64_t> segments) 
 }
 
 // DTensor's [Shard(0), Shard(0)] divides 10 elements into 5 and 5, and each into 3 and 2.
-TEST(BoxesOn, BoxesOfNestedAxes) {
+TEST(BoxesOn, NestedAxesSplitTheRestOfEarlierAxes) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {10};
   const PartitionSpec spec = {Nested({0, 1}, {1, 1})};
@@ -183,7 +183,7 @@ TEST(BoxesOn, BoxesOfNestedAxes) {
 }
 
 // With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, rank 2 has the most.
-TEST(BoxesOn, BoxesOfSegmentsOfARemainder) {
+TEST(BoxesOn, NestedSegmentsSplitAnUnevenRest) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {7};
   const PartitionSpec spec = {Nested({0, 1}, {1, 3})};

@@ -600,7 +600,7 @@ TEST(LoadSpec, UnreadableFileIsNotASpecError) {
   EXPECT_THROW(LoadSpec({.path = "/dev/zero", .sets = {}, .mesh = {}}, diagnostics), Error);
 }
 
-TEST(Fans, FanOrdersOfSpecModuleAndTensor) {
+TEST(Fans, FanOrderCanBeSetForSpecModuleAndTensor) {
   const SpecOutcome outcome = LoadText(
       "shardinit: 1\nname: x\nfans: in_out\n"
       "modules:\n"

@@ -40,7 +40,7 @@ TEST(Coverage, OverlappingColumnsAreCountedOnce) {
   EXPECT_EQ(Held({column(0, 20, 3), column(1, 30, 2)}), 40);
 }
 
-TEST(Coverage, TilesWithAndWithoutAGap) {
+TEST(Coverage, TilesAreCountedWithAndWithoutAGap) {
   constexpr int64_t kTiles = 400, kSide = 1 << 20;
   std::vector<Piece> tiles;
   for (int64_t i = 0; i < kTiles; ++i) {

@@ -38,7 +38,7 @@ TEST(DType, AcceptsOtherDTypeNames) {
   EXPECT_EQ(FindDTypeByOtherName("torch.float8_e4m3fnuz"), std::nullopt);
 }
 
-TEST(DType, Limits) {
+TEST(DType, DTypesHaveTheirLimits) {
   const double safe = 0x1p53 - 1;
   const struct {
     DType dtype;
@@ -174,7 +174,7 @@ TEST(Decode, F8MatchesItsDefinition) {
   }
 }
 
-TEST(Encode, SpecialValues) {
+TEST(Encode, SpecialValuesAreEncoded) {
   EXPECT_EQ(EncodeBf16(kInfinity), 0x7F80);
   EXPECT_EQ(EncodeBf16(std::numeric_limits<float>::max()), 0x7F80);
   EXPECT_TRUE(std::isnan(DecodeBf16(EncodeBf16(std::bit_cast<float>(0x7F800001u)))));

@@ -146,10 +146,10 @@ FilePiece PlaceIn(const std::vector<safetensors::Entry>& entries, const std::str
   Refuse(path, "it has no chunk of {} at {}", Quote(name), InShape(box.offset));
 }
 
-Holding ReadTensor(const std::string& name, const Value& entry, const Places& places,
-                   const std::string& folder, SafetensorsFiles* safetensors) {
+TensorInFolder ReadTensor(const std::string& name, const Value& entry, const Places& places,
+                          const std::string& folder, SafetensorsFiles* safetensors) {
   const std::string path = folder + "/" + kMetadata;
-  Holding holding{kMetadata, DTypeOf(entry, path), ShapeOf(&entry, "size", path), {}};
+  TensorInFolder holding{kMetadata, DTypeOf(entry, path), ShapeOf(&entry, "size", path), {}};
   const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, holding.dtype);
   // A spec cannot ask for an unknown type, and an empty tensor has no chunks to read.
   if (dtype == nullptr || ElementCount(holding.shape) == 0) return holding;

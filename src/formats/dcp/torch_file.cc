@@ -189,7 +189,7 @@ class StateDict {
   void Add(const std::string& name, const Value& value) {
     const std::string place = fmt::format("{}` at `{}", path_, name);
     SavedTensor tensor = TensorOf(value, place);
-    Holding holding{NameOf(path_), tensor.dtype, tensor.shape, {}};
+    TensorInFolder holding{NameOf(path_), tensor.dtype, tensor.shape, {}};
     const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, tensor.dtype);
     if (dtype != nullptr && ElementCount(tensor.shape) > 0) {
       const Stored stored = find_(tensor.storage);

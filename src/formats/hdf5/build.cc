@@ -78,7 +78,7 @@ hid_t Kinds::Scalar() {
   return *scalar_;
 }
 
-hid_t Kinds::LineOf(size_t length) {
+hid_t Kinds::LineSpace(size_t length) {
   return Find(lines_, length, [&] {
     if (length == 0) return Dataspace(H5Screate(H5S_NULL), "make a dataspace");
     return SpaceOf({static_cast<int64_t>(length)});
@@ -110,7 +110,7 @@ void AttributeWriter::Natural(const char* name, uint64_t value) {
 }
 
 void AttributeWriter::Integers(const char* name, const std::vector<int64_t>& values) {
-  const hid_t line = kinds_.LineOf(values.size());
+  const hid_t line = kinds_.LineSpace(values.size());
   Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, line, values.empty() ? nullptr : values.data());
 }
 
@@ -120,7 +120,7 @@ void AttributeWriter::Texts(const char* name, const std::vector<std::string>& te
   const hid_t type = kinds_.TextOf(longest);
   std::string bytes;
   for (const std::string& text : texts) bytes.append(text).append(longest - text.size(), '\0');
-  const hid_t line = kinds_.LineOf(texts.size());
+  const hid_t line = kinds_.LineSpace(texts.size());
   Write(name, type, type, line, texts.empty() ? nullptr : bytes.data());
 }
 

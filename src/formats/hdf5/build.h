@@ -86,7 +86,7 @@ class Kinds {
   hid_t ElementOf(DType dtype);
   hid_t TextOf(size_t size);  // H5T_VARIABLE for any length
   hid_t Scalar();
-  hid_t LineOf(size_t length);  // An empty list has no extent, so its dataspace is empty.
+  hid_t LineSpace(size_t length);  // An empty list has no extent, so its dataspace is empty.
 
  private:
   std::map<DType, Datatype> elements_;

@@ -69,7 +69,7 @@ void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vect
 // Assembles a tensor from its parts in files.
 void AddTensor(const std::string& folder, const std::string& name, std::vector<Part> parts,
                Contents* contents) {
-  Holding& holding = contents->tensors[name];
+  TensorInFolder& holding = contents->tensors[name];
   for (auto& [file, entry] : parts) {
     const std::string path = folder.empty() ? file : fmt::format("{}/{}", folder, file);
     if (holding.pieces.empty()) {

@@ -83,7 +83,7 @@ class ArrayReader {
   int64_t absent_count() const { return absent_count_; }
 
   // Returns nullopt for a group.
-  std::optional<Holding> Read() {
+  std::optional<TensorInFolder> Read() {
     const std::optional<Extent> old = keys_.Find(fmt::format("{}/{}", name_, kDescription2));
     const std::string_view file = old ? kDescription2 : kDescription3;
     const Extent text = old ? *old : keys_.Find(fmt::format("{}/{}", name_, file)).value();
@@ -202,7 +202,7 @@ class ArrayReader {
   const DTypeInfo* dtype_ = nullptr;
   std::string fill_;  // the bytes of a missing element
   int64_t chunk_bytes_ = 0, absent_count_ = 0;
-  Holding holding_;
+  TensorInFolder holding_;
 };
 
 // Refuses arrays in subfolders that are not arrays, such as zarr groups.
@@ -284,7 +284,7 @@ std::optional<Contents> ReadFolder(const std::string& folder, const std::string&
   contents.others = std::move(choice.others);
   for (const size_t i : choice.entries) {
     ArrayReader reader(keys, fmt::format("{}/{}", folder, names[i]), names[i], absent);
-    std::optional<Holding> holding = reader.Read();
+    std::optional<TensorInFolder> holding = reader.Read();
     if (!holding) continue;
     contents.tensors[names[i]] = *std::move(holding);
     if (reader.absent_count() == 0) continue;

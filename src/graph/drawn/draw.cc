@@ -57,7 +57,7 @@ class Drawer {
     }
     if (has_shape) {
       tensor.Edit().partition.dimensions.resize(tensor.shape().size());
-      forms_.Share(tensor);
+      forms_.ShareForm(tensor);
       drawn_.places.push_back(&leaf.place);
       drawn_.specs.push_back(&leaf.spec);
       if (keeps_fans_ && inits_.fans()) drawn_.fans.try_emplace(&leaf.spec, *inits_.fans());

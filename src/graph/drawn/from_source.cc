@@ -253,7 +253,7 @@ std::optional<Distribution> InitBinder::LowerParts(const InitSpec& init, const T
   int64_t left = (*shape)[*axis];
   PartList list;
   for (const InitSpec& each : init.parts->of) {
-    const InitSpec* const part = Follow(each);
+    const InitSpec* const part = FollowNames(each);
     if (part == nullptr) return {};
     std::optional<int64_t> length = left;
     if (&each != &init.parts->of.back()) length = LengthOf(*part, *axis);

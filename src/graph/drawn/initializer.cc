@@ -71,7 +71,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   fans_.reset();
   if (!spec.init) return;
   const SpecScope::OutsideBlocks outside(names_, names_.blocks() - spec.init_around);
-  const InitSpec* const init = Follow(*spec.init);
+  const InitSpec* const init = FollowNames(*spec.init);
   if (init == nullptr || bad_inits_.count(init) != 0) return;
   if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);
   Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
@@ -94,7 +94,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
 }
 
 // Follows names of the spec to a built-in initializer; null: the names are wrong.
-const InitSpec* InitBinder::Follow(const InitSpec& own) {
+const InitSpec* InitBinder::FollowNames(const InitSpec& own) {
   const InitSpec* init = &own;
   for (size_t steps = 0;; ++steps) {
     why_.Note([&](Explanation& notes) {

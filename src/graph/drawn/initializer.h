@@ -33,7 +33,7 @@ class InitBinder {
 
  private:
   void Report(const InitSpec& init, const Span& place, const char* mistake);
-  const InitSpec* Follow(const InitSpec& own);
+  const InitSpec* FollowNames(const InitSpec& own);
   void BindMultipliers(const InitSpec& own);
   void BindMultiplier(const Named<ExprPtr>& multiplier, std::vector<std::string>* known);
   std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor, DType dtype,

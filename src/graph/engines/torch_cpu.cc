@@ -229,7 +229,7 @@ Stream AfterTensor(const Tensor& tensor, Places places) {
   const torch_cpu::Drawn drawn = TorchDrawsOf(tensor);
   const bool is_known = torch_cpu::IsOneRound(drawn) || places == Places::kFound;
   Stream stream = is_known ? kernels::AfterTorch(drawn, std::max(1, AvailableCores()))
-                           : torch_cpu::After(drawn);
+                           : torch_cpu::StreamAfter(drawn);
   stream.is_least = stream.is_least || !is_known;
   if (std::holds_alternative<Sparse>(tensor.distribution())) {  // one permutation for each column
     stream.position += static_cast<uint64_t>((tensor.shape()[0] - 1) * tensor.shape()[1]);

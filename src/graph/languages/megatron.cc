@@ -51,7 +51,7 @@ class MegatronLanguage : public OnceLanguage {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
       is_one = true;
-      if (!Place(match, *number, tensor, sharding)) return false;
+      if (!PinExpert(match, *number, tensor, sharding)) return false;
       break;
     }
     if (is_one && std::ranges::all_of(matches, is_expert)) return true;
@@ -154,7 +154,8 @@ class MegatronLanguage : public OnceLanguage {
   }
 
   // Pins the tensor to the ranks that have the expert.
-  bool Place(size_t match, int64_t expert, const TensorToShard& tensor, TensorSharding* sharding) {
+  bool PinExpert(size_t match, int64_t expert, const TensorToShard& tensor,
+                 TensorSharding* sharding) {
     const Located<std::string>& pattern = patterns_.all()[match];
     if (experts_ == 0) return false;
     if (!experts_) {

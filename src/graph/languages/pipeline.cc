@@ -190,10 +190,10 @@ class PipelineReader {
   int64_t Integer(std::string_view key, int64_t fallback, int64_t low, int64_t high) {
     const Node::Entry* const entry = map_.FindEntry(key);
     if (entry == nullptr) return fallback;
-    return Known(context_.Integer(*entry, low, high)).value_or(fallback);
+    return RecordIfUnknown(context_.Integer(*entry, low, high)).value_or(fallback);
   }
   // Records whether a number is unknown. The error that hides it was reported elsewhere.
-  std::optional<int64_t> Known(std::optional<int64_t> number) {
+  std::optional<int64_t> RecordIfUnknown(std::optional<int64_t> number) {
     knows_numbers_ &= number.has_value();
     return number;
   }
@@ -293,7 +293,7 @@ class PipelineReader {
            context_.reader.ReadExprList(*map_.FindEntry("stages"), "a number of layers")) {
         const auto count =
             expr == nullptr ? std::nullopt : context_.Integer(*expr, 0, kMostLayers, "a stage");
-        if (!Known(count)) return {};
+        if (!RecordIfUnknown(count)) return {};
         of_stage.push_back(*count);
       }
       if (!CheckStages(*written, of_stage.size(), counts)) return {};
@@ -325,7 +325,7 @@ class PipelineReader {
         const auto layer = expr == nullptr
                                ? std::nullopt
                                : context_.Integer(*expr, 0, counts.layers - 1, "a layer");
-        if (!Known(layer)) return {};
+        if (!RecordIfUnknown(layer)) return {};
         if (stages[static_cast<size_t>(*layer)] >= 0) {
           return context_.Error(SpanOf(*expr),
                                 fmt::format("layer {} is on two stages, {} and {}", *layer,

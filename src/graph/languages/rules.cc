@@ -66,7 +66,7 @@ bool RuleLanguage::Shard(const TensorToShard& tensor, TensorSharding* sharding) 
     resolved = ResolveRules(ValuesOf(axes), rules_);
   }
   const std::vector<Pin>& pins = sharding->partition.pins;
-  const RulesResult beside_pins = BesidePins(resolved, ValuesOf(axes), pins);
+  const RulesResult beside_pins = ResolveBesidePins(resolved, ValuesOf(axes), pins);
   building_.why.Note([&](Explanation& notes) {
     for (const RuleTrial& trial : beside_pins.trials) notes.rules.push_back(Explain(trial, pins));
   });
@@ -75,9 +75,9 @@ bool RuleLanguage::Shard(const TensorToShard& tensor, TensorSharding* sharding) 
   return true;
 }
 
-RulesResult RuleLanguage::BesidePins(const RulesResult& resolved,
-                                     const std::vector<std::string>& logical_axes,
-                                     const std::vector<Pin>& pins) const {
+RulesResult RuleLanguage::ResolveBesidePins(const RulesResult& resolved,
+                                            const std::vector<std::string>& logical_axes,
+                                            const std::vector<Pin>& pins) const {
   std::vector<int> used;
   for (const Pin& pin : pins) used.push_back(pin.axis);
   const auto clashes = [&](const DimensionPartition& of) {

@@ -35,8 +35,9 @@ class RuleLanguage : public ShardingLanguage {
   void CheckNames(const AxisNames& axes);
   Explanation::TriedRule Explain(const RuleTrial& trial, const std::vector<Pin>& pins) const;
   // Resolves again with the fallbacks of the rules that name a pinned mesh axis, if there are any.
-  RulesResult BesidePins(const RulesResult& resolved, const std::vector<std::string>& logical_axes,
-                         const std::vector<Pin>& pins) const;
+  RulesResult ResolveBesidePins(const RulesResult& resolved,
+                                const std::vector<std::string>& logical_axes,
+                                const std::vector<Pin>& pins) const;
 
   Building& building_;
   const Mesh& mesh_;

@@ -63,7 +63,7 @@ void Sharder::Shard(WrittenTensors& written) {
     if (sharding && sharding->partition != tensor.partition()) {
       tensor.Edit().partition = std::move(sharding->partition);
     }
-    forms.Share(tensor);
+    forms.ShareForm(tensor);
     Note(spec, tensor);
     building_.why.End();
     if (CheckFits(spec, *written.places[i], tensor)) {

@@ -89,7 +89,7 @@ std::vector<Tensor> StoredAsDrawn(const std::shared_ptr<const std::vector<Tensor
                    .shape = tensor.shape(),
                    .distribution = Constant{0},
                    .partition = tensor.partition()};
-    forms.Share(made);
+    forms.ShareForm(made);
     made.set_view(std::make_shared<View>(
         View{drawn, std::move(root), WholeTensor(static_cast<int64_t>(i), tensor.shape()).pieces}));
   }

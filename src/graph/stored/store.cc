@@ -254,7 +254,7 @@ class Storer {
       diagnostics_.Error(place, "with this tensor the layout has more than 2^63 - 1 bytes");
       return;
     }
-    forms_.Share(tensor);
+    forms_.ShareForm(tensor);
     stored_.Add(std::move(tensor), place, spec);
   }
 

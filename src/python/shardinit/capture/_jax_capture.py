@@ -22,7 +22,7 @@ from ._compare import WORDS, Real
 from ._finish import LAYOUT, finish, only_capture_errors
 from ._jax_divide import Made
 from ._jax_initializer import dtype_name
-from ._jax_unseeded import other_generators, unseeded
+from ._jax_unseeded import other_generators, unseeded_arrays
 from ._jax_values import Value, is_key
 from ._jaxpr import Graph
 from ._lines import Lines
@@ -61,7 +61,7 @@ def _captured(
         arrays = _traced(lambda: call(make, args, kwargs, keys), graph)
         with other_generators():
             again = _traced(lambda: call(make, args, kwargs, keys), Graph())
-        if different := unseeded(arrays, again):
+        if different := unseeded_arrays(arrays, again):
             warnings.warn(
                 f"no key of JAX decides the numbers of {_listed(different)}, which are other ones"
                 " in another run, as those of `numpy.random`: what they are now is in the spec",

@@ -74,7 +74,7 @@ class Computed:
             return 0, max(value.shape)
         if value.name == "convert_element_type" and np.dtype(value.inputs[0].dtype).kind == "f":
             return None
-        parts = [self._held(part) for part in value.inputs if np.dtype(part.dtype).kind in "iub"]
+        parts = [self._limits(part) for part in value.inputs if np.dtype(part.dtype).kind in "iub"]
         if value.name in _OF_FIRST:
             return parts[0]
         if value.name in _OF_SEVERAL:
@@ -93,7 +93,7 @@ class Computed:
             return 0, min(parts[0][1], parts[1][1] - 1) if value.name == "rem" else parts[0][1]
         return None
 
-    def _held(self, value: Value) -> tuple[int, int]:
+    def _limits(self, value: Value) -> tuple[int, int]:
         """Returns the smallest and the largest element of an array."""
         low, high = self.interval(value)
         if np.dtype(value.dtype).kind == "b":

@@ -31,7 +31,7 @@ def other_generators() -> Iterator[None]:
         np.random.seed, random.seed = seeded, also
 
 
-def unseeded(first: Mapping[str, Value], second: Mapping[str, Value]) -> list[str]:
+def unseeded_arrays(first: Mapping[str, Value], second: Mapping[str, Value]) -> list[str]:
     """Returns the paths of arrays that differ between two runs of one function with one key."""
     if first.keys() != second.keys():
         return sorted(first.keys() ^ second.keys())

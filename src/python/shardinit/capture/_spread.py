@@ -39,7 +39,7 @@ def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
 
 
 def _perturbed_numbers(draw: Draw) -> torch.Tensor:
-    """Returns the same numbers, with the largest possible error in orthogonal matrices."""
+    """Returns the numbers of `_numbers`, with the largest possible error in orthogonal matrices."""
     made = _numbers(draw)
     if draw.kind != "orthogonal":
         return made
