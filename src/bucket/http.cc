@@ -1,6 +1,7 @@
 #include "bucket/http.h"
 
-// The macros that check the types of options would call functions that are not linked.
+// Disables libcurl's macros that check the types of options: they call functions that are not
+// linked.
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
 #include <dlfcn.h>

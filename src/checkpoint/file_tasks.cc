@@ -75,14 +75,14 @@ void FileGroups::Submit() {
   if (source_ != nullptr) check = source_->Open(&tasks_);
   workers_.Submit(std::exchange(tasks_, {}),
                   [this, group = submitted_, check, files = std::exchange(files_, {})]() mutable {
-                    if (!check) return AreDone(std::move(files));
+                    if (!check) return RunCallbacks(std::move(files));
                     check();
-                    AreChecked(group, std::move(files));
+                    FinishInOrder(group, std::move(files));
                   });
   ++submitted_;
 }
 
-void FileGroups::AreDone(Files files) {
+void FileGroups::RunCallbacks(Files files) {
   for (std::function<void()>& done : files) {
     done();
     done = nullptr;  // releases what it holds, such as open files
@@ -90,14 +90,14 @@ void FileGroups::AreDone(Files files) {
   }
 }
 
-void FileGroups::AreChecked(int64_t group, Files files) {
+void FileGroups::FinishInOrder(int64_t group, Files files) {
   std::unique_lock lock(mutex_);
   waiting_.emplace(group, std::move(files));
   while (!waiting_.empty() && waiting_.begin()->first == next_) {
     auto first = waiting_.extract(waiting_.begin());
     ++next_;
     lock.unlock();  // other groups may end meanwhile
-    AreDone(std::move(first.mapped()));
+    RunCallbacks(std::move(first.mapped()));
     lock.lock();
   }
 }

@@ -54,8 +54,8 @@ class FileGroups {
  private:
   using Files = std::vector<std::function<void()>>;
   void Submit();
-  void AreDone(Files files);
-  void AreChecked(int64_t group, Files files);
+  void RunCallbacks(Files files);
+  void FinishInOrder(int64_t group, Files files);
 
   TaskSource* const source_;
   const int64_t at_once_;

@@ -250,7 +250,7 @@ std::string AxesOf(const Mesh& mesh, bool as_list) {
 
 // Returns the sharding rules of a decoder. One axis divides the work on the same tokens; the other
 // axes share the remaining dimensions.
-std::string RulesOver(const Mesh& mesh) {
+std::string DecoderRules(const Mesh& mesh) {
   constexpr std::string_view kOfWork[] = {"tensor", "tp", "model"};
   std::string work;
   std::vector<std::string> others;
@@ -301,7 +301,7 @@ void SetMesh(const Mesh& mesh, Draft* draft) {
     if (!options.from.empty()) lines.emplace_back("rules: null  # Not those of the model.");
     lines.push_back(fmt::format("sharding: {}", options.sharding));
   } else if (!has_mesh) {
-    lines.push_back("\n" + RulesOver(mesh));
+    lines.push_back("\n" + DecoderRules(mesh));
   }
   draft->values["mesh"] = Joined(lines);
 }

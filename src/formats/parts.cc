@@ -162,7 +162,7 @@ class Finder {
       keys.push_back(key);
       node = &node->children.at(key);
     }
-    Take(*chosen.node, &keys, &choice);
+    AddEntries(*chosen.node, &keys, &choice);
     std::sort(choice.entries.begin(), choice.entries.end());
     return choice;
   }
@@ -359,7 +359,7 @@ class Finder {
                               : fmt::format("use one of {}", fmt::join(names, ", ")));
   }
 
-  void Take(const Node& node, std::vector<std::string>* keys, ModelChoice* choice) const {
+  void AddEntries(const Node& node, std::vector<std::string>* keys, ModelChoice* choice) const {
     choice->entries.insert(choice->entries.end(), node.entries.begin(), node.entries.end());
     for (const Child& child : node.children) {
       const bool is_extra = child.first.find("_extra_state") != child.first.npos;
@@ -368,7 +368,7 @@ class Finder {
         continue;
       }
       keys->push_back(child.first);
-      Take(child.second, keys, choice);
+      AddEntries(child.second, keys, choice);
       keys->pop_back();
     }
   }

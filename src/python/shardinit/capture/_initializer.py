@@ -92,7 +92,8 @@ def _filling(draw: Draw, value: Value) -> str:
     """Returns the expression for the elements of a draw; "" if the types forbid it."""
     size = math.prod(value.shape)
     if draw.dtype != value.dtype:
-        # The engine draws numbers of the tensor's type; some kinds are the draw's numbers, rounded.
+        # The engine draws in the tensor's type. Only its normal numbers in bf16 and f16 may equal
+        # the rounded f32 numbers of the draw.
         rounded = draw.dtype == torch.float32 and value.dtype in (torch.bfloat16, torch.float16)
         normal = draw.kind == "normal" or (
             draw.kind == "trunc_normal" and is_one_round(draw.parameters, draw.place.pairs)
