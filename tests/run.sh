@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that CI checks, from a bare Debian system:
 #
-#   sh tests/run.sh              all phases below but `fast` and `record`, one after another
+#   sh tests/run.sh              all phases below but `fast`, `wheels` and `record`, one after another
 #   sh tests/run.sh PHASE…       these alone; each needs `packages` once, and what it names
 #   sh tests/run.sh --list       the phases
 #
@@ -17,8 +17,9 @@
 #   tsan       a build with the sanitizer of threads, and its unit tests of threads; `commands` runs more with it
 #   pip        `pip install` of this clone, of what `build` compiled
 #   aarch64    a build for aarch64, which runs here under qemu
-#   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
+#   wheel      the wheel for this machine, and bare systems of Debian to install it in
 #   commands   all command tests (needs build; compares with the builds named before it)
+#   wheels     before a release: also the wheel for the other machine, which `commands` then tests, too
 #   record     writes what the commands print now to golden/ (needs build); review it by `git diff golden`
 set -eu
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ cd "$(dirname "$0")/.."
 all='packages format build unit asan tsan pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
-  case " $all fast record " in *" $phase "*) ;;
+  case " $all fast wheels record " in *" $phase "*) ;;
     *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
 done
 
@@ -95,11 +96,11 @@ Arm64Libraries() {
 }
 
 # The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
-# stand for it: Highway has its kernels for SVE with GCC alone. -O1 compiles in three quarters of the time of -O2.
+# stand for it: Highway has its kernels for SVE with GCC alone. Without an optimizer it compiles in half the time.
 Aarch64() {
   Arm64Libraries || return
   cmake -S . -B build/aarch64 -G Ninja --toolchain "$PWD/tests/aarch64.cmake" -DBUILD_TESTING=OFF \
-    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1 -Werror' -DCMAKE_UNITY_BUILD=ON || return
+    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O0 -Werror' -DSHARDINIT_KERNEL_OPTIONS=-O1 -DCMAKE_UNITY_BUILD=ON || return
   cmake --build build/aarch64 --parallel "$jobs" --target shardinit || return
   mkdir -p build/aarch64/run
   printf '#!/bin/sh\nexec qemu-aarch64-static -L "%s" "%s" "$@"\n' "$PWD/build/arm64" \
@@ -114,14 +115,15 @@ All() {
   return "$all_status"
 }
 
-# Both wheels, in build/wheels, and the bare systems, all at once: making those uses the network and the
-# disk, and what configures a wheel's libraries one core.
+# Wheels for these kinds of machine, in build/wheels, and the bare systems, all at once: making those uses the
+# network and the disk, and what configures a wheel's libraries one core.
 Wheels() {
   rm -rf build/wheels
-  BareSystems & systems=$!
-  sh src/wheel.sh build/wheels x86_64 & wheel=$!
-  sh src/wheel.sh build/wheels aarch64 & other=$!
-  All "$systems" "$wheel" "$other"
+  BareSystems & processes=$!
+  for kind in "$@"; do
+    sh src/wheel.sh build/wheels "$kind" & processes="$processes $!"
+  done
+  All $processes
 }
 
 BareSystems() {
@@ -198,10 +200,14 @@ PythonPackages() {
 
 # Wheels wait for the network, and for scripts that configure libraries on one core: other phases compile meanwhile.
 BeginWheels() {
-  case " $* " in *' wheel '*) ;; *) return 0 ;; esac
+  case " $* " in
+    *' wheels '*) kinds='x86_64 aarch64' ;;
+    *' wheel '*) kinds=$(uname -m) ;;
+    *) return 0 ;;
+  esac
   [ -z "$wheels" ] || return 0
   mkdir -p build/log
-  Wheels > build/log/wheels.log 2>&1 & wheels=$!
+  Wheels $kinds > build/log/wheels.log 2>&1 & wheels=$!
 }
 
 Format() {
@@ -252,7 +258,7 @@ for phase in ${*:-$all}; do
     pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
-    wheel) Step 'wheels and bare systems' eval 'wait "$wheels" || { cat build/log/wheels.log; false; }'
+    wheel|wheels) Step 'wheels and bare systems' eval 'wait "$wheels" || { cat build/log/wheels.log; false; }'
            # The optimizer of clang is tried with this one.
            others="$others build/wheel/$(uname -m)/build/shardinit/src/shardinit" ;;
     commands) Tests 'command tests' CommandTests ;;
