@@ -189,6 +189,14 @@ std::string_view ComplaintOf(const std::exception& e) {
   return what.substr(what.find(' ') + 1);
 }
 
+Digest DigestIn(const nlohmann::json& hex) {
+  Digest digest;
+  const auto text = hex.get<std::string>();
+  if (FromHex(text, &digest)) return digest;
+  throw nlohmann::json::type_error::create(
+      302, fmt::format("a digest must be 64 hexadecimal digits, not {}", Quote(text)), &hex);
+}
+
 nlohmann::json ParseJson(std::string_view text, const std::string& path,
                          const ElementVisitor& visit) {
   if (const Placeholder* placeholder = FindPlaceholder(text)) {

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/sha256.h"
+
 // Reads any integer type from JSON. Throws json::exception if the value is not an integer or does
 // not fit. The library's own reader would truncate it or convert it out of range. Every file that
 // includes nlohmann/json.hpp must include this file.
@@ -103,6 +105,9 @@ class JsonWriter {
 
 // Returns the JSON library's message without the name of the exception.
 std::string_view ComplaintOf(const std::exception& e);
+
+// Throws json::exception unless the value is 64 hexadecimal digits.
+Digest DigestIn(const nlohmann::json& hex);
 
 // Called with each element of the arrays in the top object, when the element is complete. `top` has
 // the members before it, and `key` is the array's key. Elements for which it returns true are

@@ -137,15 +137,6 @@ class HeadReader {
                                             path_, rank_.rank, why)};
   }
 
-  Digest DigestIn(const json& hex) const {
-    Digest digest;
-    if (!FromHex(hex.get<std::string>(), &digest)) {
-      throw Refuse(fmt::format("a digest must be 64 hexadecimal digits, not {}",
-                               Quote(hex.get<std::string>())));
-    }
-    return digest;
-  }
-
   Receipt Read(const json& top) const {
     Receipt receipt;
     if (top.at("rank") != rank_.rank) {
@@ -241,7 +232,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
                                     shard.tensor->path()));
     }
     receipt.offsets.push_back(offset);
-    receipt.digests.push_back(head.DigestIn(box.at("sha256")));
+    receipt.digests.push_back(DigestIn(box.at("sha256")));
     return true;
   };
   try {

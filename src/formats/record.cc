@@ -20,15 +20,6 @@ using nlohmann::json;
               fmt::format("`{}` is not the record of an export: {}", record, what));
 }
 
-Digest DigestIn(const json& hex, const std::string& record) {
-  Digest digest;
-  if (!FromHex(hex.get<std::string>(), &digest)) {
-    Refuse(record, fmt::format("a digest must be 64 hexadecimal digits, not {}",
-                               Quote(hex.get<std::string>())));
-  }
-  return digest;
-}
-
 int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string& record) {
   if (!number.is_number_unsigned() || number > high || number < low) {
     Refuse(record, fmt::format("a size or offset must be a whole number from {} to {}, not {}", low,
@@ -52,14 +43,13 @@ RecordedFile FileIn(const json& in, const std::string& record) {
   RecordedFile file{.path = PathIn(in.at("file"), record),
                     .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
                     .parts = {}};
-  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
+  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"))});
   // Ends the last part here, and begins one that extends to the next part or to the end.
   const auto add = [&](const json& box, const char* place, const char* sha256) {
     RecordedFile::Part& last = file.parts.back();
     const int64_t offset = PlaceIn(box.at(place), last.offset, file.size, record);
     last.bytes = offset - last.offset;
-    file.parts.push_back(
-        {box.at("path"), offset, file.size - offset, DigestIn(box.at(sha256), record)});
+    file.parts.push_back({box.at("path"), offset, file.size - offset, DigestIn(box.at(sha256))});
   };
   for (const json& box : in.at("boxes")) {
     add(box, "file_offset", "sha256");
@@ -75,15 +65,21 @@ std::string WithDigest(std::string lines) {
   return fmt::format("{0} \"sha256\": \"{1}\"\n}}\n", lines, ToHex(Sha256Of(lines)));
 }
 
-Record ReadRecord(std::string_view text, const std::string& path) {
+bool HasOwnDigest(std::string_view record) {
+  const size_t end = record.rfind("\n \"sha256\": ");
+  return end != record.npos && WithDigest(std::string(record.substr(0, end + 1))) == record;
+}
+
+Record ReadRecord(std::string_view text, const std::string& path,
+                  const std::function<void(const json& in)>& visit) {
   const json in = ParseJson(text, path);
   try {
     if (in.at("export_version") != kExportVersion) {
       Refuse(path, fmt::format("it has version {} instead of {}; export again, into another folder",
                                in.at("export_version").dump(), kExportVersion));
     }
-    const size_t end = text.rfind("\n \"sha256\": ");
-    if (end == text.npos || WithDigest(std::string(text.substr(0, end + 1))) != text) {
+    if (visit) visit(in);
+    if (!HasOwnDigest(text)) {
       Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
     }
     Record record = {FindFormat(in.at("format").get<std::string>()), {}};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/listing.h"
 #include "generate/fill.h"
 #include "generate/on_cuda.h"
 #include "library/shardinit.h"
@@ -124,10 +126,15 @@ PlanRequest RequestOf(const shardinit_source& source) {
   return request;
 }
 
-Plan PlanOf(const shardinit_source& source) {
+// Calls `read` with the text of a file and its name for messages.
+template <typename Read>
+auto ReadGiven(const shardinit_source& source, const Read& read) {
   if (source.text == nullptr) throw Usage("shardinit_open: `is_plan` needs a `text`");
-  const std::string_view text(source.text, source.text_size);
-  const std::string path = source.path == nullptr ? "plan.json" : source.path;
+  return read(std::string_view(source.text, source.text_size),
+              std::string(source.path == nullptr ? "plan.json" : source.path));
+}
+
+Plan PlanOf(std::string_view text, const std::string& path) {
   RequireKnownVersion(text, path);
   return ReadPlan(text, path);
 }
@@ -261,6 +268,7 @@ using namespace shardinit;  // NOLINT: the rest is C.
 // The plan, and its view for C: pointers into the plan and into `strings`.
 struct shardinit_spec {
   std::optional<OpenFolder> folder;  // has the plan, if there is one
+  std::optional<Listing> listing;    // the same
   Plan own_plan;
   const Plan& plan;
   std::string warnings;
@@ -269,14 +277,23 @@ struct shardinit_spec {
   std::vector<std::vector<const char*>> partitions;  // the same for C
   std::vector<shardinit_tensor> tensors;
   std::unordered_map<std::string_view, int64_t> numbers;
+  std::string plan_sha256;
+  std::vector<const char*> file_names;
+  std::vector<int64_t> file_sizes;
+  mutable std::mutex places;  // guards the places in the listing
   shardinit_info info;
 
   explicit shardinit_spec(const shardinit_source& source)
-      : plan(source.is_folder ? folder.emplace(source).plan() : own_plan) {
+      : plan(source.is_folder     ? folder.emplace(source).plan()
+             : source.is_manifest ? listing.emplace(ReadGiven(source, ReadManifest)).plan
+             : source.is_record   ? listing.emplace(ReadGiven(source, ListExport)).plan
+                                  : own_plan) {
     if (folder) {
       warnings = folder->Warnings();
+    } else if (listing) {
+      ListFiles();
     } else if (source.is_plan) {
-      own_plan = PlanOf(source);
+      own_plan = ReadGiven(source, PlanOf);
     } else {
       Diagnostics diagnostics;
       own_plan = LoadPlan(RequestOf(source), diagnostics);
@@ -314,11 +331,27 @@ struct shardinit_spec {
             .mesh_dimensions = static_cast<int32_t>(axes.size()),
             .mesh_axes = axes.data(),
             .mesh_shape = graph.mesh.shape.data(),
-            .warnings = warnings.c_str()};
+            .warnings = warnings.c_str(),
+            .plan_sha256 = listing ? plan_sha256.c_str() : nullptr,
+            .replicas = listing ? NameOf(graph.replicas).data() : nullptr,
+            .format = listing ? listing->format.c_str() : nullptr,
+            .file_count = std::ssize(file_names),
+            .file_names = file_names.data(),
+            .file_sizes = file_sizes.data(),
+            .device_ids = listing ? listing->device_ids.data() : nullptr,
+            .device_slices = listing ? listing->device_slices.data() : nullptr};
+  }
+  void ListFiles() {
+    plan_sha256 = ToHex(listing->plan_sha256);
+    for (const ListedFile& file : listing->files) {
+      file_names.push_back(file.name.c_str());
+      file_sizes.push_back(file.size);
+    }
   }
   shardinit_spec(const shardinit_spec&) = delete;
 
   const Tensor& At(int64_t index) const {
+    if (listing) throw Usage("a manifest or record only lists boxes: open the folder or its plan");
     if (index < 0 || index >= info.tensor_count) {
       throw Usage(fmt::format("there is no tensor {}: the spec has {}", index, info.tensor_count));
     }
@@ -450,6 +483,30 @@ shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index, int6
       offsets = std::copy(box.offset.begin(), box.offset.end(), offsets);
       shapes = std::copy(box.shape.begin(), box.shape.end(), shapes);
     }
+  });
+}
+
+int32_t shardinit_listed_at(const shardinit_spec* spec, int64_t index, int64_t number,
+                            shardinit_listed* box) {
+  const auto at = [](const auto& list, int64_t i) { return i >= 0 && i < std::ssize(list); };
+  if (!spec->listing || !at(spec->listing->boxes, index)) return 0;
+  const std::vector<ListedBox>& boxes = spec->listing->boxes[index];
+  if (!at(boxes, number)) return 0;
+  const std::lock_guard lock(spec->places);
+  const ListedBox& from = boxes[number];
+  *box = {from.box.offset.data(), from.box.shape.data(), from.file, from.place, from.sha256.data()};
+  return 1;
+}
+
+shardinit_status shardinit_add_receipt(shardinit_spec* spec, int64_t rank, const char* text,
+                                       size_t text_size, char** message) {
+  return Guarded(message, [&] {
+    if (!spec->listing || !spec->listing->format.empty() || rank < 0 ||
+        rank >= spec->plan.world_size() || text == nullptr) {
+      throw Usage(fmt::format("there is no rank {}, or `text` is NULL", rank));
+    }
+    const std::lock_guard lock(spec->places);
+    AddReceipt(rank, std::string_view(text, text_size), &*spec->listing);
   });
 }
 

@@ -38,7 +38,7 @@ extern "C" {
 /* The exit statuses of shardinit(1) that the library can return. */
 typedef enum shardinit_status {
   SHARDINIT_OK = 0,
-  SHARDINIT_ERROR_DAMAGE = 1,  /* A file was changed or removed while its folder was open. */
+  SHARDINIT_ERROR_DAMAGE = 1,  /* A file was changed or removed, or does not have its digest. */
   SHARDINIT_ERROR_USAGE = 2,   /* An invalid spec or argument. */
   SHARDINIT_ERROR_WORLD = 3,   /* No memory or permission: a retry may succeed. */
   SHARDINIT_ERROR_REFUSED = 5, /* A file that is damaged, hostile, or in no known format. */
@@ -79,6 +79,10 @@ typedef struct shardinit_source {
    * shardinit_fill() reads stored elements, and fails if a file has changed. */
   int32_t is_folder;
   const shardinit_files* files; /* The files of the folder, if it is not on disk. */
+  /* 1 if `text` is the manifest.json of a checkpoint, or the shardinit-export.json of an export.
+   * Then shardinit_listed_at() finds boxes in files; nothing can be filled. */
+  int32_t is_manifest;
+  int32_t is_record;
 } shardinit_source;
 
 /* Describes a whole spec. */
@@ -93,6 +97,15 @@ typedef struct shardinit_info {
   const char* const* mesh_axes; /* Their names; the last varies fastest. */
   const int64_t* mesh_shape;
   const char* warnings; /* Warnings about the spec, as a message, or "". */
+  /* Only of a manifest or record, else zero or NULL: */
+  const char* plan_sha256;
+  const char* replicas; /* of a manifest: "dedupe" or "full" */
+  const char* format;   /* of a record: the argument of `--to` */
+  int64_t file_count;   /* the files with boxes, relative to the folder */
+  const char* const* file_names;
+  const int64_t* file_sizes;
+  const int64_t* device_ids; /* by rank; NULL: rank r is on the r-th device */
+  const int64_t* device_slices;
 } shardinit_info;
 
 typedef struct shardinit_tensor {
@@ -109,6 +122,15 @@ typedef struct shardinit_tensor {
   const char* const* partition;
   int32_t extended; /* 1 if `partition` omits any of these, else 0 */
 } shardinit_tensor;
+
+/* A box of a tensor in a file of a checkpoint or export. */
+typedef struct shardinit_listed {
+  const int64_t* offset; /* one number per dimension */
+  const int64_t* shape;
+  int64_t file;          /* the number of the file; of a checkpoint: the rank */
+  int64_t place;         /* its first byte in the file; -1 before shardinit_add_receipt() */
+  const uint8_t* sha256; /* 32 bytes */
+} shardinit_listed;
 
 /* Opens and checks a spec. The caller closes *spec with shardinit_close(). */
 SHARDINIT_API shardinit_status shardinit_open(const shardinit_source* source, shardinit_spec** spec,
@@ -163,6 +185,17 @@ SHARDINIT_API shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, i
 SHARDINIT_API shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index,
                                                int64_t rank, int64_t* offsets, int64_t* shapes,
                                                int64_t capacity, int64_t* count, char** message);
+
+/* Finds box `number` of tensor `index` of a manifest or record, and returns 1, or 0 if there is no
+ * such box. The boxes tile the tensor; a box can have replicas, which are equal. */
+SHARDINIT_API int32_t shardinit_listed_at(const shardinit_spec* spec, int64_t index, int64_t number,
+                                          shardinit_listed* box);
+
+/* Finds the places of all boxes of a rank in the text of its receipt. Fails with status 1 if the
+ * text does not have the digest that the manifest lists. */
+SHARDINIT_API shardinit_status shardinit_add_receipt(shardinit_spec* spec, int64_t rank,
+                                                     const char* text, size_t text_size,
+                                                     char** message);
 
 /* Releases a message; NULL is allowed. */
 SHARDINIT_API void shardinit_free(char* message);

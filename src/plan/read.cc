@@ -24,22 +24,9 @@
 #include "spec/names.h"
 
 namespace shardinit {
-namespace {
 
 using nlohmann::json;
 
-void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
-  Diagnostics diagnostics;
-  const Span nowhere;
-  ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
-  diagnostics.ThrowIfErrors();
-  BindNorms(tensors,
-            [&](size_t, const NormProblem& problem) { RefusePlan(path, "{}", problem.message); });
-} catch (const InvalidSpec& e) {
-  RefusePlan(path, "{}", e.diagnostics().front().message);
-}
-
-// Reads the members that drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.set_path(in.at("path").get<std::string>());
@@ -63,6 +50,50 @@ Tensor ReadTensor(const json& in, const std::string& path) {
   return tensor;
 }
 
+uint64_t ReadSeed(const json& in, const std::string& path) {
+  const json& seed = in.at("seed");
+  if (!seed.is_number_unsigned()) {
+    RefusePlan(path, "`seed` must be a whole number from 0 on, not {}", seed.dump());
+  }
+  return seed.get<uint64_t>();
+}
+
+Mesh ReadMesh(const json& in, const std::string& path) {
+  Mesh mesh;
+  mesh.axes = in.at("axes").get<std::vector<std::string>>();
+  mesh.shape = in.at("shape").get<Shape>();
+  if (mesh.axes.size() != mesh.shape.size())
+    RefusePlan(path, "`axes` and `shape` of the mesh have {} and {} entries", mesh.axes.size(),
+               mesh.shape.size());
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
+      RefusePlan(path, "the mesh has the axis {} twice, or no spec has such a name",
+                 Quote(mesh.axes[a]));
+    }
+  }
+  int64_t size = 1;
+  for (const int64_t extent : mesh.shape) {
+    if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
+      RefusePlan(path, "the mesh [{}] has an axis below 1 or more than {} ranks",
+                 fmt::join(mesh.shape, ", "), kMaxWorldSize);
+    }
+  }
+  return mesh;
+}
+
+namespace {
+
+void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
+  Diagnostics diagnostics;
+  const Span nowhere;
+  ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
+  diagnostics.ThrowIfErrors();
+  BindNorms(tensors,
+            [&](size_t, const NormProblem& problem) { RefusePlan(path, "{}", problem.message); });
+} catch (const InvalidSpec& e) {
+  RefusePlan(path, "{}", e.diagnostics().front().message);
+}
+
 const Engine& ReadEngine(const json& in, const std::string& path) {
   const auto name = in.at("engine").get<std::string>();
   const Engine* engine = FindEngine(name);
@@ -70,14 +101,6 @@ const Engine& ReadEngine(const json& in, const std::string& path) {
     RefusePlan(path, "unknown engine {}", Quote(name));
   }
   return *engine;
-}
-
-uint64_t ReadSeed(const json& in, const std::string& path) {
-  const json& seed = in.at("seed");
-  if (!seed.is_number_unsigned()) {
-    RefusePlan(path, "`seed` must be a whole number from 0 on, not {}", seed.dump());
-  }
-  return seed.get<uint64_t>();
 }
 
 void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& path,
@@ -315,7 +338,7 @@ class PlanReader {
       RefusePlan(path_, "no spec has the model name {}", Quote(graph_.name));
     graph_.engine = ReadEngine(top, path_).name;
     graph_.seed = ReadSeed(top, path_);
-    ReadMesh(top.at("mesh"));
+    graph_.mesh = ReadMesh(top.at("mesh"), path_);
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     if (top.contains("sources")) {
       for (const json& source : top.at("sources")) {
@@ -333,28 +356,6 @@ class PlanReader {
       if (!IsIdentifier(graph_.layout))
         RefusePlan(path_, "no spec has the layout name {}", Quote(graph_.layout));
       drawn_ = std::make_shared<std::vector<Tensor>>();
-    }
-  }
-
-  void ReadMesh(const json& in) {
-    Mesh& mesh = graph_.mesh;
-    mesh.axes = in.at("axes").get<std::vector<std::string>>();
-    mesh.shape = in.at("shape").get<Shape>();
-    if (mesh.axes.size() != mesh.shape.size())
-      RefusePlan(path_, "`axes` and `shape` of the mesh have {} and {} entries", mesh.axes.size(),
-                 mesh.shape.size());
-    for (size_t a = 0; a < mesh.axes.size(); ++a) {
-      if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
-        RefusePlan(path_, "the mesh has the axis {} twice, or no spec has such a name",
-                   Quote(mesh.axes[a]));
-      }
-    }
-    int64_t size = 1;
-    for (const int64_t extent : mesh.shape) {
-      if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
-        RefusePlan(path_, "the mesh [{}] has an axis below 1 or more than {} ranks",
-                   fmt::join(mesh.shape, ", "), kMaxWorldSize);
-      }
     }
   }
 

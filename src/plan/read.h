@@ -43,6 +43,12 @@ template <typename... T>
   throw RefusedPlan(path, fmt::format(what, std::forward<T>(of)...));
 }
 
+// Read what plan.json and manifest.json write in the same way: the members of a tensor that drawn
+// and stored ones have in common, the seed in `in`, and a mesh. Throw as ReadOnlyTensor() does.
+Tensor ReadTensor(const nlohmann::json& in, const std::string& path);
+uint64_t ReadSeed(const nlohmann::json& in, const std::string& path);
+Mesh ReadMesh(const nlohmann::json& in, const std::string& path);
+
 // Reads how a tensor is drawn. The caller has already read its path, type and shape.
 void ReadDraw(const nlohmann::json& in, const std::string& path, Tensor& tensor);
 

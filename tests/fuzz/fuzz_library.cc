@@ -132,7 +132,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                    .layout = parts[3].c_str(),
                                    .is_plan = 0,
                                    .is_folder = 0,
-                                   .files = nullptr};
+                                   .files = nullptr,
+                                   .is_manifest = 0,
+                                   .is_record = 0};
   shardinit_spec* spec = nullptr;
   char* message = nullptr;
   const shardinit_status status = shardinit_open(&source, &spec, &message);

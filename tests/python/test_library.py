@@ -1,6 +1,7 @@
 """libshardinit as C programs use it: installed, linked with pkg-config, and without side effects on the process."""
 
 import ctypes
+import json
 import os
 import platform
 import re
@@ -29,7 +30,7 @@ def output(*command, **options):
 def test_library_exports_only_its_functions():
     symbols = output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
     names = {line.split()[-1].partition("@@")[0] for line in symbols if " A " not in line}
-    assert len(names) == 12 and names == FUNCTIONS
+    assert len(names) == 14 and names == FUNCTIONS
     assert set(re.findall(r"^\.F[no] (\w+)", PAGE, re.M)) == FUNCTIONS
 
 
@@ -444,6 +445,54 @@ def test_opens_the_plan_of_a_checkpoint(api, tmp_path):
                                   ({"path": b"plan.json"}, 2, "`is_plan` needs a `text`")]:
         status, handle, message = opened(api, is_plan=1, **members)
         assert status == wanted and said in message and not handle, message
+
+
+def test_lists_the_boxes_of_a_manifest_and_a_record(api, tmp_path):
+    out = gen_ok(SMALL.decode(), tmp_path)
+    run_tool("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "export")
+
+    def boxes(handle):
+        found, box = [], _native.Listed()
+        while api.c.shardinit_listed_at(handle, 0, len(found), ctypes.byref(box)):
+            found.append((box.file, box.place, box.offset[:2], box.shape[:2], ctypes.string_at(box.sha256, 32).hex()))
+        return found
+
+    def add(handle, rank, text):
+        message = ctypes.c_void_p()
+        status = api.c.shardinit_add_receipt(handle, rank, text, len(text), ctypes.byref(message))
+        return status, api.text_of(message)
+
+    text = (out / "manifest.json").read_bytes()
+    manifest, path = json.loads(text), os.fsencode(out / "manifest.json")
+    status, handle, message = opened(api, path=path, text=text, text_size=len(text), is_manifest=1)
+    assert (status, message) == (0, None)
+    info = api.c.shardinit_describe(handle).contents
+    assert (info.replicas, info.format, info.plan_sha256) == (b"dedupe", b"", manifest["plan_sha256"].encode())
+    assert info.file_sizes[: info.file_count] == [rank["size"] for rank in manifest["ranks"]]
+    wanted = [(s["rank"], -1, s["offset"], s["shape"], s["sha256"]) for s in manifest["tensors"][0]["shards"]]
+    assert boxes(handle) == wanted
+    receipt = (out / "ranks/rank-00004.json").read_bytes()
+    status, message = add(handle, 3, receipt)
+    assert status == 1 and "rank-00003.json` does not have the digest that manifest.json gives" in message
+    assert add(handle, 4, receipt) == (0, None) and add(handle, 6, receipt)[0] == 2
+    places = [box["file_offset"] for box in json.loads(receipt)["boxes"] if box["path"] == "m"]
+    assert [place for rank, place, *_ in boxes(handle) if rank == 4] == places
+    assert api.fill(handle, 1, None, None, np.zeros((), "f4"))[0] == 2  # Only the folder has values.
+    assert not api.c.shardinit_listed_at(handle, 2, 0, ctypes.byref(_native.Listed()))
+    api.c.shardinit_close(handle)
+
+    text = (tmp_path / "export/shardinit-export.json").read_bytes()
+    status, handle, message = opened(api, text=text, text_size=len(text), is_record=1)
+    assert (status, message) == (0, None)
+    info, record = api.c.shardinit_describe(handle).contents, json.loads(text)
+    assert (info.format, info.file_names[: info.file_count]) == (b"safetensors", [b"model.safetensors"])
+    assert boxes(handle) == [(0, box["file_offset"], box["offset"], box["shape"], box["sha256"])
+                             for box in record["files"][0]["boxes"] if box["path"] == "m"]
+    assert add(handle, 0, receipt)[0] == 2 and (info.parameters, info.bytes) == (73, 580)
+    api.c.shardinit_close(handle)
+    for changed, wanted in ((text.replace(b'"seed": 0', b'"seed": 1'), 1), (b"{}", 5)):
+        status, handle, message = opened(api, text=changed, text_size=len(changed), is_record=1)
+        assert status == wanted and not handle, message
 
 
 def test_reads_a_folder_from_disk_or_by_calls(api, tmp_path):

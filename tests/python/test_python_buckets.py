@@ -711,7 +711,7 @@ def test_invalid_manifests_in_a_store_are_rejected():
 def test_an_empty_manifest_is_rejected(server, options):
     server.put("/faults")
     server.put("/faults/empty/manifest.json", b"")
-    with pytest.raises(shardinit.FormatError, match="manifest.json` is not JSON"):
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is not valid JSON"):
         shardinit.open("s3://faults/empty", storage_options=options)
 
 

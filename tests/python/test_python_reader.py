@@ -523,7 +523,7 @@ def test_reader_rejects_malicious_manifests(awkward, tmp_path, edit):
         checkpoint = shardinit.open(tmp_path)
         for path in checkpoint.tensors:
             checkpoint.read(path)
-    assert str(caught.value).isprintable()
+    assert str(caught.value).replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(
@@ -627,7 +627,7 @@ def test_reader_rejects_malicious_receipts(tmp_path, edit):
     (out / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(shardinit.FormatError) as caught:
         shardinit.open(out).read("t")
-    assert str(caught.value).isprintable()
+    assert str(caught.value).replace("\n", "").isprintable()
 
 
 def test_reader_survives_mutated_manifests(awkward, tmp_path):

@@ -13,8 +13,7 @@ files:
         rows = spec.generate("lm_head.weight", slice(0, 1024))
 
 `shardinit.torch` and `shardinit.jax` load both into PyTorch and JAX. They are imported on first use
-and need PyTorch or JAX. Everything else needs NumPy, and generating values from a spec also needs
-the library libshardinit.
+and need PyTorch or JAX. Everything else needs NumPy and the library libshardinit.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._checkpoint import Checkpoint, open_folder
+from ._boxes import Shard, StoredTensorInfo
+from ._checkpoint import Checkpoint, Device, open_folder
 from ._errors import (
     CaptureError,
     DamageError,
@@ -40,7 +40,6 @@ from ._errors import (
 )
 from ._export import Export
 from ._folder import TensorFolder
-from ._manifest import Device, Shard, StoredTensorInfo
 from ._opened import SpecTensorInfo
 from ._source import Mesh, Slices, Source, TensorInfo
 from ._spec import AnySpec, Sets, Spec, as_spec
@@ -107,6 +106,7 @@ def open(
         NotACheckpointError: the folder has neither ``manifest.json`` nor
             ``shardinit-export.json``, which are written last, and no tensors of another tool.
         FormatError, DamageError: the folder has such files, but they cannot be read.
+        LibraryError: libshardinit is not installed, or has another version.
         OSError: the store denies access (``PermissionError``) or fails.
         ImportError: fsspec, or its package for this kind of store, is not installed.
         ValueError: fsspec does not know this kind of store, or `storage_options` were given for a

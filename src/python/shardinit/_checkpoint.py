@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from . import _dtypes, _manifest
-from ._boxes import Boxes
+import numpy as np
+
+from . import _native
+from ._boxes import Boxes, StoredTensorInfo
 from ._errors import DamageError, FormatError, LibraryError, NotACheckpointError, SpecError
 from ._export import RECORD, Export
-from ._files import NOT_A_FOLDER, Files, LocalFiles, StoredBox
+from ._files import NOT_A_FOLDER, Files, LocalFiles
 from ._folder import TensorFolder
-from ._manifest import Device, Shard, StoredTensorInfo
-from ._opened import Opened
-from ._source import Box, Source
+from ._opened import Opened, errors_of_files, mesh_of
+from ._source import Box, Shape, Source
 from ._store import StoreFiles, is_squeezed, local_path
-from ._view import Infos
+
+MANIFEST = "manifest.json"
+PLAN = "plan.json"
 
 _TOGETHER = 256  # Receipts are read in groups of this many.
 
@@ -67,16 +70,16 @@ def files_of(
 def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
     """Returns whether a folder or URL is a checkpoint or an export."""
     files = files_of(folder)
-    return any(files.holds(name) for name in (_manifest.MANIFEST, RECORD))
+    return any(files.holds(name) for name in (MANIFEST, RECORD))
 
 
 def _open_files(files: Files, rank: int | None = None) -> Checkpoint | Export | TensorFolder:
-    if files.holds(_manifest.MANIFEST):
+    if files.holds(MANIFEST):
         return Checkpoint(files, rank)
     if files.holds(RECORD):
         return Export(files)
     may_hold_tensors = files.why_no_folder() in ("", NOT_A_FOLDER) and not is_spec(files.name)
-    if not may_hold_tensors or files.holds(_manifest.PLAN):
+    if not may_hold_tensors or files.holds(PLAN):
         raise NotACheckpointError(_why_not(files))
     try:
         return TensorFolder(files)
@@ -103,9 +106,26 @@ def _why_not(files: Files, instead: str = "shardinit.open_spec") -> str:
         why += ": a URL is given as text, since a pathlib.Path makes `:/` of `://`"
     return f"`{path}` is not a checkpoint: " + (
         why
-        or f"it has no {_manifest.MANIFEST} (which is written last, when all ranks are complete) "
+        or f"it has no {MANIFEST} (which is written last, when all ranks are complete) "
         f"and no {RECORD}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The place of a device in the mesh.
+
+    Attributes:
+        id: the device's id in JAX.
+        slice: the slice that the device belongs to.
+        coordinate: the device's place, one index per axis of the mesh.
+        rank: the same place as a row-major number; the device reads this rank's file.
+    """
+
+    id: int
+    slice: int
+    coordinate: Shape
+    rank: int
 
 
 class Checkpoint(Boxes):
@@ -132,22 +152,20 @@ class Checkpoint(Boxes):
 
     def __init__(self, files: Files, rank: int | None = None) -> None:
         """See `shardinit.open`."""
-        super().__init__(files)
-        text = files.read(_manifest.MANIFEST)
-        of = _manifest.parse_manifest(text, files.path(_manifest.MANIFEST))
-        for name in _manifest.BESIDE:  # Read later, or by other programs.
+        super().__init__(files, MANIFEST, is_manifest=1)
+        for name in (PLAN, "index.h5", "devices.json"):  # Read later, or by other programs.
             files.refuse_link(name)
-        self._manifest = of
-        self.tensors = Infos(of.tensors)
-        self.mesh = of.mesh
-        self.name, self.engine, self.seed = of.name, of.engine, of.seed
-        self.parameters, self.bytes = of.parameters, of.bytes
-        self.world_size = len(of.ranks)
-        self.replicas = of.replicas
-        self.plan_sha256 = of.plan_sha256
-        self.devices: tuple[Device, ...] = of.devices
+        of = self._described
+        self.mesh = mesh_of(of)
+        self.world_size: int = of.file_count
+        self.replicas: str = of.replicas.decode()
+        self.devices: tuple[Device, ...] = ()
+        if of.device_ids:
+            ids, slices = of.device_ids[: self.world_size], of.device_slices[: self.world_size]
+            places = np.ndindex(*self.mesh.shape)
+            self.devices = tuple(map(Device, ids, slices, places, range(self.world_size)))
         self._rank = rank
-        self._receipts: dict[int, dict[Any, _manifest.Extent]] = {}
+        self._receipts: set[int] = set()  # The ranks whose receipts were read.
         self._plan: Opened | None = None
 
     def __repr__(self) -> str:
@@ -173,9 +191,9 @@ class Checkpoint(Boxes):
     def _plan_of(self, path: str) -> Opened:
         self.info(path)
         if self._plan is None:
-            name = self._files.path(_manifest.PLAN)
+            name = self._files.path(PLAN)
             try:
-                text = self._files.read(_manifest.PLAN)
+                text = self._files.read(PLAN)
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
             if hashlib.sha256(text).hexdigest() != self.plan_sha256:
@@ -191,7 +209,7 @@ class Checkpoint(Boxes):
                 for of in (self, plan)
             ]
             if kinds[0] != kinds[1] or self.mesh != plan.mesh:
-                raise FormatError(f"`{name}` has not the tensors and mesh of {_manifest.MANIFEST}")
+                raise FormatError(f"`{name}` has not the tensors and mesh of {MANIFEST}")
             self._plan = plan
         return self._plan
 
@@ -199,60 +217,31 @@ class Checkpoint(Boxes):
         """See `Boxes.check`."""
         for first in range(0, self.world_size, _TOGETHER):
             ranks = range(first, min(first + _TOGETHER, self.world_size))
-            self._files.look_again([self._name(rank) for rank in ranks])
-            self._files.expect([self._name(rank, "json") for rank in ranks], ())
+            self._files.look_again([self._sizes[rank][0] for rank in ranks])
+            self._files.expect([self._receipt(rank) for rank in ranks], ())
             for rank in ranks:
                 self._read_receipt(rank)
-                self._files.check(self._name(rank), self._manifest.ranks[rank].size)
+                self._files.check(*self._sizes[rank])
 
-    def _expect(self, touched: list[list[Shard]]) -> None:
-        ranks = {self._in_order(replicas)[0].rank for replicas in touched}
-        receipts = [self._name(rank, "json") for rank in ranks if rank not in self._receipts]
-        self._files.expect(receipts, [self._name(rank) for rank in ranks])
+    def _in_order(self, info: StoredTensorInfo, replicas: list[int]) -> list[int]:
+        return sorted(replicas, key=lambda number: info.shards[number].rank != self._rank)
 
-    def _in_order(self, replicas: list[Shard]) -> list[Shard]:
-        """Returns the replicas of a box, with the own rank's replica first."""
-        return sorted(replicas, key=lambda shard: shard.rank != self._rank)
+    def _receipts_of(self, files: Iterable[int]) -> list[str]:
+        return [self._receipt(rank) for rank in files if rank not in self._receipts]
 
-    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> StoredBox:
-        problem: DamageError | None = None
-        for shard in self._in_order(replicas):
-            try:
-                extent = self._receipt(shard.rank).get((info.path, shard.offset))
-                size = _dtypes.item_size(info.dtype) * math.prod(shard.shape)
-                said = (shard.shape, size, shard.sha256)
-                if extent is None or (extent.shape, extent.bytes, extent.sha256) != said:
-                    raise FormatError(
-                        f"the receipt of rank {shard.rank} and {_manifest.MANIFEST} differ on the "
-                        f"box of `{info.path}` at {list(shard.offset)}"
-                    )
-                file, bytes_ = self._name(shard.rank), self._manifest.ranks[shard.rank].size
-                self._files.check(file, bytes_)
-            except DamageError as error:  # Another rank may have the box.
-                problem = problem or error
-            else:
-                at = extent.file_offset
-                return StoredBox(
-                    info.path, shard.offset, shard.shape, shard.sha256, file, bytes_, at
-                )
-        assert problem is not None
-        raise problem
+    def _find_places(self, file: int) -> None:
+        if file not in self._receipts:
+            self._read_receipt(file)
 
-    def _receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
-        if rank not in self._receipts:
-            self._receipts[rank] = self._read_receipt(rank)
-        return self._receipts[rank]
-
-    def _read_receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
-        name = self._name(rank, "json")
-        path = self._files.path(name)
+    def _read_receipt(self, rank: int) -> None:
+        name = self._receipt(rank)
         try:
             text = self._files.read(name)
         except FileNotFoundError:
-            raise DamageError(f"`{path}` is missing") from None
-        return _manifest.parse_receipt(text, path, rank, self._manifest)
+            raise DamageError(f"`{self._files.path(name)}` is missing") from None
+        with errors_of_files():
+            _native.call("add_receipt", self._listing.value, rank, text, len(text))
+        self._receipts.add(rank)
 
-    def _name(self, rank: int, suffix: str = "h5") -> str:
-        if rank >= self.world_size:
-            raise FormatError(f"{_manifest.MANIFEST}: a box is on rank {rank}, which there is not")
-        return _manifest.rank_file(rank, suffix)
+    def _receipt(self, rank: int) -> str:
+        return self._sizes[rank][0].removesuffix("h5") + "json"

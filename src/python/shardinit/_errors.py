@@ -36,7 +36,7 @@ class DamageError(ShardinitError):
 
 
 class LibraryError(ShardinitError):
-    """libshardinit, which generates values without files, is missing or does not fit this package.
+    """libshardinit, which reads and generates values, is missing or does not fit this package.
 
     Also raised if the program ``shardinit`` is not found, which `shardinit.jax.run` and
     `Captured.verify` need.

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._errors import DamageError, FormatError, NotACheckpointError, SpecError
+from ._errors import ShardinitError
 from ._files import Files
-from ._opened import Opened, SpecTensorInfo
+from ._opened import Opened, SpecTensorInfo, errors_of_files
 from ._read import run, slabs
 from ._source import Array, Job, Shape, Slices, Words, expanded, region, words_for
 from ._store import StoreFiles
 
 _THREADS = 32  # The most reads at once: each may be a request to a store.
-_ERRORS = {1: DamageError, 2: NotACheckpointError, 3: OSError, 5: FormatError}
 
 
 class TensorFolder(Opened):
@@ -103,10 +102,12 @@ class TensorFolder(Opened):
         """Raises the errors of the library, and of reads in a store, as those of this package."""
         self._thread.error = None
         try:
-            yield
-        except SpecError as error:
-            kind = _ERRORS.get(error.code)
-            raise self._thread.error or (error if kind is None else kind(str(error))) from None
+            with errors_of_files():
+                yield
+        except (ShardinitError, OSError):
+            if self._thread.error is None:
+                raise
+            raise self._thread.error from None
 
     def _files(self, store: StoreFiles) -> _native.Files:
         """Returns the objects of a store, which the library reads by a call."""

@@ -66,6 +66,8 @@ class Source(ctypes.Structure):
         ("is_plan", ctypes.c_int32),
         ("is_folder", ctypes.c_int32),
         ("files", ctypes.POINTER(Files)),
+        ("is_manifest", ctypes.c_int32),
+        ("is_record", ctypes.c_int32),
     )
 
 
@@ -83,6 +85,14 @@ class Info(ctypes.Structure):
         ("mesh_axes", _Strings),
         ("mesh_shape", _Numbers),
         ("warnings", ctypes.c_char_p),
+        ("plan_sha256", ctypes.c_char_p),
+        ("replicas", ctypes.c_char_p),
+        ("format", ctypes.c_char_p),
+        ("file_count", ctypes.c_int64),
+        ("file_names", _Strings),
+        ("file_sizes", _Numbers),
+        ("device_ids", _Numbers),
+        ("device_slices", _Numbers),
     )
 
 
@@ -102,6 +112,18 @@ class Tensor(ctypes.Structure):
     )
 
 
+class Listed(ctypes.Structure):
+    """``shardinit_listed``."""
+
+    _fields_ = (
+        ("offset", _Numbers),
+        ("shape", _Numbers),
+        ("file", ctypes.c_int64),
+        ("place", ctypes.c_int64),
+        ("sha256", ctypes.c_void_p),
+    )
+
+
 _Handle, _Int = ctypes.c_void_p, ctypes.c_int64
 _Message = ctypes.POINTER(ctypes.c_void_p)
 _FUNCTIONS = {
@@ -114,6 +136,8 @@ _FUNCTIONS = {
     "fill_cuda": (ctypes.c_int, _Handle, _Int, _Numbers, _Numbers, ctypes.c_void_p,
                   ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32), _Message),
     "boxes": (ctypes.c_int, _Handle, _Int, _Int, _Numbers, _Numbers, _Int, _Numbers, _Message),
+    "listed_at": (ctypes.c_int32, _Handle, _Int, _Int, ctypes.POINTER(Listed)),
+    "add_receipt": (ctypes.c_int, _Handle, _Int, ctypes.c_char_p, ctypes.c_size_t, _Message),
     "free": (None, ctypes.c_void_p),
     "version": (ctypes.c_char_p,),
     "abi_version": (ctypes.c_int32,),

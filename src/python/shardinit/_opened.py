@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
 from . import _native
+from ._errors import DamageError, FormatError, NotACheckpointError, SpecError
 from ._source import (
     Array,
     Box,
@@ -51,31 +53,26 @@ class Opened(Source):
     """
 
     noun = "plan"
+    name: str
+    engine: str
+    seed: int
+    parameters: int
+    bytes: int
 
     def __init__(self, where: str, **members: Any) -> None:
         """Opens a source with these members of ``shardinit_source``."""
         self.where = where
         self._handle: Handle | None = None
         handle = Handle(members)
-        library = handle.library
-        of = library.shardinit_describe(handle.value).contents
-        self.name: str = of.name.decode()
-        self.engine: str = of.engine.decode()
-        self.seed: int = of.seed
-        self.parameters: int = of.parameters
-        self.bytes: int = of.bytes
-        axes = of.mesh_dimensions
-        self.mesh = Mesh(
-            tuple(name.decode() for name in of.mesh_axes[:axes]), tuple(of.mesh_shape[:axes])
-        )
-        self.library_version: str = library.shardinit_version().decode()
+        of = handle.describe(self)
+        self.mesh = mesh_of(of)
+        self.library_version: str = handle.library.shardinit_version().decode()
         tensors = {}
-        for index in range(of.tensor_count):
-            tensor = library.shardinit_tensor_at(handle.value, index).contents
+        for index, (path, dtype, shape, tensor) in enumerate(handle.tensors(of)):
             info = SpecTensorInfo(
-                tensor.path.decode(),
-                tensor.dtype.decode(),
-                tuple(tensor.shape[: tensor.dimensions]),
+                path,
+                dtype,
+                shape,
                 tuple(
                     tuple(cut.decode().split(",")) if cut else ()
                     for cut in tensor.partition[: tensor.dimensions]
@@ -162,6 +159,25 @@ class Opened(Source):
             into[...] = made
 
 
+def mesh_of(of: _native.Info) -> Mesh:
+    """Returns the mesh of an open source."""
+    axes = of.mesh_dimensions
+    return Mesh(tuple(name.decode() for name in of.mesh_axes[:axes]), tuple(of.mesh_shape[:axes]))
+
+
+_ERRORS = {1: DamageError, 2: NotACheckpointError, 3: OSError, 5: FormatError}
+
+
+@contextlib.contextmanager
+def errors_of_files() -> Iterator[None]:
+    """Raises the errors of the library about files as those of this package."""
+    try:
+        yield
+    except SpecError as error:
+        kind = _ERRORS.get(error.code)
+        raise (error if kind is None else kind(str(error))) from None
+
+
 class Handle:
     """Owns a ``shardinit_spec``."""
 
@@ -170,6 +186,20 @@ class Handle:
         self.library = _native.library()
         self._source = _native.Source(struct_size=ctypes.sizeof(_native.Source), **source)
         _native.call("open", ctypes.byref(self._source), ctypes.byref(self.value))
+
+    def describe(self, source: Any) -> _native.Info:
+        """Sets what all open sources have, and returns the rest."""
+        of: _native.Info = self.library.shardinit_describe(self.value).contents
+        source.name, source.engine, source.seed = of.name.decode(), of.engine.decode(), of.seed
+        source.parameters, source.bytes = of.parameters, of.bytes
+        return of
+
+    def tensors(self, of: _native.Info) -> Iterator[tuple[str, str, Shape, _native.Tensor]]:
+        """Yields path, dtype and shape of each tensor, and the rest."""
+        for index in range(of.tensor_count):
+            each = self.library.shardinit_tensor_at(self.value, index).contents
+            shape = tuple(each.shape[: each.dimensions])
+            yield each.path.decode(), each.dtype.decode(), shape, each
 
     def __del__(self) -> None:
         if self.value:

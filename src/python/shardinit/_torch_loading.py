@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ._boxes import StoredTensorInfo
 from ._errors import MismatchError
-from ._manifest import StoredTensorInfo
 from ._source import Job, Slices, Source, TensorInfo
 from ._torch_names import Inverse, inverses_of, paths_of
 from ._torch_slots import (

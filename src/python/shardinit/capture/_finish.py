@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._errors import CaptureError, CaptureWarning, LibraryError, SpecError
-from .._json import is_path
 from . import Captured
 from ._expression import NoFormula
 from ._fold import tree
@@ -22,7 +21,7 @@ from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
 LAYOUT = "pytree"  # The layout that stores arrays which are drawn in parts.
-
+_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 _REPORT = "this is a fault of shardinit: report it with this text and the lines that it names"
 
@@ -47,7 +46,7 @@ def only_capture_errors() -> Iterator[None]:
 
 def check_path(path: str) -> None:
     """Raises NoFormula if a spec cannot have this path."""
-    if not is_path(path):
+    if _PATH.fullmatch(path) is None:
         raise NoFormula("its name has characters that a path of a spec cannot have")
 
 
