@@ -327,7 +327,7 @@ def test_capture_error_names_every_unsupported_tensor(tmp_path):
         "square": 2, "row": 2, "spread": 6, "normed": 7, "product": 8, "order": 9, "unwritten": 10, "complex": 11}
     for path, words in {
         "square": "one random number is used twice: `aten.randn.default`",
-        "row": "some of its random numbers are also those of `first`",
+        "row": "some of its random numbers are also in `first`",
         "spread": "one random number is in several elements: `aten.randn.default`",
         "product": "products of matrices of random numbers: keep the factors, and multiply them in `forward`: `aten.mm",
         "order": "`aten.randperm",

@@ -484,7 +484,7 @@ def test_capture_error_names_every_unsupported_jax_array():
         "normed": (8, "no expression has this operation: `reduce_sum"),
         "order": (10, "no expression has this operation: `"),
         "product": (9, "no expression has this operation: `dot_general`"),
-        "row": (2, "some of its random numbers are also those of `first`"),
+        "row": (2, "some of its random numbers are also in `first`"),
         "spread": (7, "one random number is in several elements: `jax.random.normal`"),
         "square": (2, "one random number is used twice: `jax.random.normal`"),
     }
@@ -736,7 +736,7 @@ def test_capture_command_verifies_a_jax_function(tmp_path):
     done = command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# init, captured")
     assert re.search(r"layers_1 +1  different: f32 \[4, \d+\] in the model\n", done.stderr)
-    assert "warning: no key of JAX decides the numbers of `layers_0`, `layers_1`, `layers_2`, which are other" in done.stderr
+    assert "warning: no key of JAX decides the numbers of `layers_0`, `layers_1`, `layers_2`, which differ" in done.stderr
 
 
 def test_capture_imports_only_the_framework_it_needs(tmp_path):

@@ -399,7 +399,7 @@ def test_capture_errors_suggest_alternatives():
         problems = caught.value.problems
         assert all(f" at {__file__}:" in why for why in problems.values()), problems
         assert {path: re.sub(": `.*", "", why) for path, why in problems.items()} == {
-            "masked": "random numbers choose what is written: use `torch.where` or `masked_fill_`",
+            "masked": "random numbers choose the written elements: use `torch.where` or `masked_fill_`",
             "product": "products of matrices of random numbers: keep the factors, and multiply them in `forward`",
             "complex": "complex numbers: keep the real and the imaginary part as two tensors",
             "parts": "complex numbers: keep the real and the imaginary part as two tensors",
@@ -471,7 +471,7 @@ def test_verify_of_a_torch_capture_with_the_default_engine():
     verified = shardinit.capture.torch(MODELS["bert"]).verify()
     assert {t.result for t in verified.tensors} == {"equal", "alike"}
     assert all((t.result == "equal") == ("LayerNorm" in t.path or t.path.endswith("bias")) for t in verified.tensors)
-    with pytest.raises(ValueError, match="only what was captured here"):
+    with pytest.raises(ValueError, match="only a model captured in this process"):
         shardinit.capture.Captured("", {}).verify()
 
 

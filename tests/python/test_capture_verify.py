@@ -171,10 +171,10 @@ shardinit.capture.torch(torch.nn.Linear, 20, 20)
 """)
     first, second, verified = out.splitlines()
     assert first == second == real
-    assert verified == f"False {WARNING} AVX2 and AVX512: what is different may be so for this reason alone"
+    assert verified == f"False {WARNING} AVX2 and AVX512: this alone may explain the differences"
     assert warned.count(WARNING) == 3 and "CaptureWarning: " + WARNING in warned
     lines = [int(line) for line in re.findall(r"<string>:(\d+): UserWarning: " + WARNING[:30], warned)]
-    assert lines == [4, 6] and "the model gets those of the engine" in warned
+    assert lines == [4, 6] and "the model gets the engine" in warned
 
 
 def test_capture_warns_about_another_pytorch_version(monkeypatch):

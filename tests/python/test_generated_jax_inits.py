@@ -261,7 +261,7 @@ def is_near(made, real):
 
 
 REASONS = re.compile("|".join((
-    "no expression follows what is made of a random key", "no expression has this operation",
+    "expressions cannot use values computed from a random key", "no expression has this operation",
     "a spec has no number inf",
     "one random number is used twice", "one random number is in several elements",
     "some of its random numbers are also",

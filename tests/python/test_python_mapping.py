@@ -232,7 +232,7 @@ def test_mappings_that_yaml_cannot_represent_are_rejected():
         (TypeError, {"a": b"x"}, "`a`: a value of type bytes is nothing that YAML has"),
         (TypeError, {"a": {0: 1}}, "`a`: the key 0 is int: keys are strings"),
         (TypeError, {"a": np.longdouble(1) / 3}, "more digits than 64 bits hold"),
-        (ValueError, {"a": "\ud800"}, "`a`: half of a surrogate pair, U+D800, is no character"),
+        (ValueError, {"a": "\ud800"}, "`a`: half of a surrogate pair, U+D800, is not a character"),
         (ValueError, {"a": {"b": circle}}, "`a.b[0]`: the value contains itself"),
         (ValueError, deep, "it is more than 100 levels deep"),
     ):

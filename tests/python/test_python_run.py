@@ -500,7 +500,7 @@ def test_run_rejects_wrong_arguments(forms, tmp_path, monkeypatch):
     with pytest.raises(shardinit.FormatError, match="is not a program that jaxlib reads"):
         shardinit.jax.run(tmp_path / "not.mlir", mesh)
     (tmp_path / "empty.mlir").write_text("module {}")
-    with pytest.raises(shardinit.FormatError, match="there is no function `@main`"):
+    with pytest.raises(shardinit.FormatError, match="the function `@main` is missing"):
         shardinit.jax.run(tmp_path / "empty.mlir", mesh)
     for mistake in (dict(set={"seed": 1}), dict(layout="hf")):
         with pytest.raises(TypeError, match="is a program already"):

@@ -101,7 +101,7 @@ def _character(c: str, place: str) -> str:
         return f"\\{c}"
     code = ord(c)
     if 0xD800 <= code < 0xE000:
-        _refuse(ValueError, place, f"half of a surrogate pair, U+{code:04X}, is no character")
+        _refuse(ValueError, place, f"half of a surrogate pair, U+{code:04X}, is not a character")
     if c.isprintable() and code != 0xFEFF:
         return c
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

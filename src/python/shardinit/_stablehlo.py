@@ -51,7 +51,7 @@ def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | N
                 elif operation.operation.name == "func.func" and operation.sym_name.value == "main":
                     main = operation
             if main is None:
-                raise ValueError("there is no function `@main`")
+                raise ValueError("the function `@main` is missing")
             arguments = [_type(each) for each in main.type.inputs]
             if any(dtype != "u32" for dtype, _ in arguments):
                 raise ValueError("arguments of `@main` are not of the type `ui32`")

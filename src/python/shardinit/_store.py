@@ -265,7 +265,7 @@ class StoreFiles(Files):
         return self._exactly([(name, start, end)])[0]
 
     def require_unchanged(self, names: Iterable[str]) -> None:
-        """Looks at objects again; raises DamageError if one is not that of the first look."""
+        """Looks at objects again; raises DamageError if one has changed since the first look."""
         names = list(names)
         for name, look in zip(names, self._looks(names), strict=True):
             before = self._seen.get(name)
@@ -296,7 +296,7 @@ class StoreFiles(Files):
         if info.get("type", "file") != "file":
             return FileNotFoundError(errno.ENOENT, "it is a folder", path)
         if type(info.get("size")) is not int:
-            return OSError(errno.EIO, "the store does not say how large it is", path)
+            return OSError(errno.EIO, "the store does not report its size", path)
         same = {key: value for key, value in info.items() if _IDENTITY.fullmatch(key.lower())}
         return _Look(info["size"], same)
 
@@ -314,7 +314,7 @@ class StoreFiles(Files):
 
     def _path_of(self, name: str) -> str:
         if not _NAME.fullmatch(name) or not {".", ".."}.isdisjoint(name.split("/")):
-            raise FormatError(f"{name!r} is no name of a file in a store")
+            raise FormatError(f"{name!r} is not the name of a file in a store")
         return f"{self._root.rstrip('/')}/{name}" if self._root else name
 
     def _error_about(self, error: BaseException, name: str) -> Exception:
@@ -328,7 +328,7 @@ class StoreFiles(Files):
         if isinstance(error, PermissionError):
             why = "stores answer so, too, where nothing is and the key may not list"
             if self._unsigned:
-                why = "there are no credentials, and the bucket is not public"
+                why = "the bucket is not public, and credentials are missing"
             return PermissionError(errno.EACCES, f"the store refuses it: {text} ({why})", path)
         kinds = (TimeoutError, ConnectionError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), OSError)

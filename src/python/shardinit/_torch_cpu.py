@@ -30,7 +30,7 @@ def warn(engine: str, stacklevel: int) -> None:
     if engine.split("/")[0] != NAME.split("/")[0] or not (different := difference()):
         return
     warnings.warn(
-        f"{different}: the model gets those of the engine, and its constructor would draw others"
+        f"{different}: the model gets the engine's numbers, but its constructor would draw others"
         " here",
         stacklevel=stacklevel + 1,
     )

@@ -135,7 +135,7 @@ def why_not_filled(tensor: Any) -> str:
     if hasattr(tensor, "_z3_optimizer"):
         return "has a copy in its optimizer already: fill the model before deepspeed.initialize()"
     if tensor.nvme_swapper is not None:
-        return "is offloaded to NVMe by ZeRO-3: only what is in memory can be filled"
+        return "is offloaded to NVMe by ZeRO-3: only memory can be filled"
     if tensor.ds_secondary_tensor is not None or hasattr(tensor.ds_tensor, "ds_quant_scale"):
         return "has a second or quantized partition in ZeRO-3, which cannot be filled"
     return ""

@@ -113,7 +113,7 @@ class TensorView:
             ValueError: ``copy=False``, since the view has no array to return.
         """
         if copy is False:
-            raise ValueError(f"`{self.path}` is no array yet, so reading it is always a copy")
+            raise ValueError(f"`{self.path}` is not an array yet, so reading it is always a copy")
         array = self.source.read(self.path)
         return array if dtype is None else array.astype(dtype, copy=False)
 

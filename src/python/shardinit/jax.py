@@ -217,7 +217,7 @@ def _check_run(program: Any, mesh: Any, tree: Any, chooses: bool, fits: bool) ->
     if tree is None and fits:
         raise TypeError("`rename` and `strict` are for a `tree`")
     if tree is not None and chooses:
-        raise TypeError("a `tree` says which tensors there are: give no `keys`, and not `nested`")
+        raise TypeError("a `tree` determines the tensors: omit `keys` and `nested`")
 
 
 def init_model(

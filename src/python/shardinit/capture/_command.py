@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
                               help="say nothing of what went well")  # fmt: skip
         loudness.add_argument("-v", "--verbose", action="store_true",
                               help="show each tensor that was compared")  # fmt: skip
-        source.add_argument("--name", help="of the spec; else that of the class")
+        source.add_argument("--name", help="name of the spec (default: the class's name)")
         source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
         source.add_argument("--engine", default="philox4x32",
                             help="of the spec; torch_cpu has PyTorch's bits, jax_threefry"
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
             "--buffers",
             choices=["persistent", "all"],
             default="persistent",
-            help="those of the state dict, or all (default: persistent)",
+            help="buffers of the state dict, or all (default: persistent)",
         )
     return parser
 

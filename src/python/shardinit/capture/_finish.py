@@ -116,8 +116,8 @@ def _refuse(problems: Mapping[str, str], paths: Sequence[str]) -> None:
     problems = {path: problems[path] for path in paths if path in problems}
     if problems:
         raise CaptureError(
-            f"{len(problems)} tensors cannot be said in a spec" if len(problems) > 1
-            else "a tensor cannot be said in a spec",
+            f"{len(problems)} tensors cannot be expressed in a spec" if len(problems) > 1
+            else "a tensor cannot be expressed in a spec",
             problems,
             is_fault=any(_REPORT in why for why in problems.values()),
         )  # fmt: skip
@@ -170,4 +170,4 @@ def _check(captured: Captured) -> None:
         return  # Values that need the library were checked with it.
     if read != captured.tensors:
         different = {path for path, _ in {*read.items()} ^ {*captured.tensors.items()}}
-        raise AssertionError(f"the spec does not say what was captured: {sorted(different)[:5]}")
+        raise AssertionError(f"the spec differs from the captured model: {sorted(different)[:5]}")

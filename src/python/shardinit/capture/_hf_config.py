@@ -60,8 +60,8 @@ def class_of(config: Any) -> Any:
         raise CaptureError(f"`architectures` must be a list of names, but is {names!r}")
     if len(names) > 1:
         warnings.warn(
-            f"`architectures` names {len(names)} classes; this is the model of the first,"
-            f" `{names[0]}`",
+            f"`architectures` names {len(names)} classes; the first one,"
+            f" `{names[0]}`, is used",
             CaptureWarning,
             stacklevel=3,
         )
@@ -83,7 +83,7 @@ def _read(path: str, source: str) -> Any:
         raise CaptureError(f"{source} is not JSON: {error}") from None
     if text.startswith("version https://git-lfs.github.com/spec/"):
         raise CaptureError(
-            f"{source} is a pointer of Git LFS, which stands for a file that was not downloaded\n"
+            f"{source} is a pointer of Git LFS, not the file itself, which was not downloaded\n"
             "  hint: run `git lfs pull` in its folder"
         )
     try:

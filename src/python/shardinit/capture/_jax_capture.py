@@ -63,8 +63,8 @@ def _captured(
             again = _traced(lambda: call(make, args, kwargs, keys), Graph())
         if different := unseeded_arrays(arrays, again):
             warnings.warn(
-                f"no key of JAX decides the numbers of {_listed(different)}, which are other ones"
-                " in another run, as those of `numpy.random`: what they are now is in the spec",
+                f"no key of JAX decides the numbers of {_listed(different)}, which differ"
+                " in another run, as numbers of `numpy.random`: the spec has the present ones",
                 CaptureWarning,
                 stacklevel=4,
             )

@@ -127,7 +127,7 @@ class Computed:
     def compute(self, value: Value) -> Any:
         """Computes, with JAX, the elements of a value that no random key determines, or keys."""
         if value.keyed and not value.random and not is_key(value.dtype):
-            why = "no expression follows what is made of a random key"
+            why = "expressions cannot use values computed from a random key"
             raise NoFormula(why, _maker(value).origin)
         return self._compute(value)
 

@@ -143,7 +143,7 @@ def of_bits(draw: Draw, word: Term) -> Term:
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):
-        raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than those of f32,"
+        raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than f32,"
                         " which the engine has", draw.origin)  # fmt: skip
     drawn, kept = (8, 7) if str(dtype) == "bfloat16" else (16, 10)
     lower = call("mod", word, number(1 << drawn))

@@ -276,7 +276,7 @@ def _put(argument: str) -> Build:
         value, of, by = at.value, at.a["self"], at.a[argument]
         if any(part.random for part in value.parts() if part is not of and part is not by):
             raise NoFormula(
-                "random numbers choose what is written: use `torch.where` or `masked_fill_`"
+                "random numbers choose the written elements: use `torch.where` or `masked_fill_`"
             )
         if at.a.get("accumulate"):
             raise NoFormula("several numbers may be added to one element")

@@ -133,7 +133,7 @@ def drawn(name: str, tensor: Any, parameters: dict[str, Any], generator: Any) ->
     original = None if kind == "sparse" else functools.partial(_BEFORE[name], **given)
     recorder.fill(tensor, kind, numbers, generator, original)
     if kind == "sparse" and not is_default(generator):
-        why = "`sparse_` draws its places from PyTorch's generator all the same before"
+        why = "`sparse_` still draws its places from PyTorch's generator before"
         recorder.stream.lose(why)
     if kind == "uniform":  # PyTorch draws further numbers to accept or reject these.
         torch.empty_like(tensor).uniform_(generator=generator)

@@ -73,7 +73,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
             skip = Linear(position.count - end.count)
             if not known or (asks and not follows and not alone) or leaf.place != {"skip": skip}:
                 problems[tensor.path] = (
-                    "only the seed decides where in the stream its numbers are, behind a truncated"
+                    "only the seed decides where in the stream its numbers are, after a truncated"
                     " distribution that is not the tensor before in the spec:"
                     f" {tensor.uses[0].draw.origin}"
                 )

@@ -19,7 +19,7 @@ from ._walk import Use
 
 LONGEST = 4096  # The maximum length of an expression in bytes.
 BEHIND = (
-    "only the seed decides where in the stream its numbers are, behind a truncated distribution,"
+    "only the seed decides where in the stream its numbers are, after a truncated distribution,"
     " and an expression needs the place itself"
 )
 
@@ -117,7 +117,7 @@ def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
                     other.shape, other.dtype, other.init)  # fmt: skip
                 if not same or draws[0] != draws[1]:
                     problems[tensor.path] = (
-                        f"some of its random numbers are also those of `{other.path}`, which is"
+                        f"some of its random numbers are also in `{other.path}`, which is"
                         f" not the same otherwise: {use.draw.origin}"
                     )
                 else:

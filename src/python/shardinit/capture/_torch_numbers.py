@@ -58,7 +58,7 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
             grouped = not place.pairs or math.prod(draw.shape) < 16
             if draw.kind == "trunc_normal" and not is_one_round(draw.parameters, place.pairs):
                 if not grouped:
-                    raise NoFormula("truncated numbers in another order than that of memory",
+                    raise NoFormula("truncated numbers in another order than in memory",
                                     draw.origin)  # fmt: skip
                 ends = p["a"], p["b"]
                 return typed("torch_trunc_normal", at, spare, size, index, mean, std, *ends)
@@ -98,7 +98,7 @@ def summed(
 ) -> Term:
     """Returns the sum of a power of `length` numbers of a draw, which are `stride` apart."""
     if draw.dtype != torch.float32:
-        raise NoFormula("sums of random numbers other than those of f32", draw.origin)
+        raise NoFormula("sums of random numbers in a type other than f32", draw.origin)
     return _of_rows(draw, "sums", [number(length), number(stride), row, number(power)], mark)
 
 

@@ -108,7 +108,7 @@ def verify(captured: Captured, tensors: str) -> Verified:
     if tensors not in ("all", "sample"):
         raise ValueError(f'`tensors` is "all" or "sample", not {tensors!r}')
     if captured._real is None:
-        raise ValueError("only what was captured here can be compared with its model")
+        raise ValueError("only a model captured in this process can be compared")
     with only_capture_errors():
         return _verified(captured, tensors)
 
@@ -127,7 +127,7 @@ def _verified(captured: Captured, tensors: str) -> Verified:
     compared = [first, _sample(captured, captured.seed ^ 1)]
     note = ""
     if engine_of(captured) == "torch_cpu" and (different := _torch_cpu.difference()):
-        note = f"{different}: what is different may be so for this reason alone"
+        note = f"{different}: this alone may explain the differences"
     return Verified(_worst(captured, *compared), note)
 
 
