@@ -8,7 +8,7 @@ std::optional<Missing> MissingForCost(const StepModel& model) {
   const bool knows = model.training.experts_per_token > 0;
   for (const StepWeight& weight : model.weights) {
     if (knows || weight.experts < 0) continue;
-    return Missing{"the spec does not say to how many experts a token goes",
+    return Missing{"the spec does not define how many experts process a token",
                    "write `training: {experts_per_token: 2}`"};
   }
   return {};
@@ -28,12 +28,12 @@ std::optional<Missing> MissingForChoice(const StepModel& model) {
     for (const size_t w : block.weights) splits |= model.weights[w].MaySplit();
     if (block.kind != "attention" || model.training.heads > 0) continue;
     return Missing{
-        "the spec does not say how many attention heads there are, and no head may be split",
+        "the spec does not define the number of attention heads, and a head may not be split",
         "write `training: {heads: 32, kv_heads: 8}`"};
   }
   if (splits) return {};
   return Missing{
-      "no tensor names a dimension that ranks with the same tokens may shard",
+      "no tensor names a dimension that ranks with the same tokens can shard",
       "name dimensions in `axes`: heads, mlp, vocab, experts; or write `training: {batch: AXIS}`"};
 }
 

@@ -53,7 +53,7 @@ void CheckedFile::Check() const {
   if (found != sha256_) {
     throw Usage(
         fmt::format("`{}` has the SHA-256 {}, but {} asks for {}", path_, found, place_, sha256_),
-        "bring back the file that the spec was written for, or name this one's SHA-256");
+        "restore the file that the spec was written for, or update the SHA-256");
   }
   if (largest > 1) {
     throw Usage(
@@ -69,7 +69,7 @@ CheckedFile::Reader::Reader(const CheckedFile& file) : file_(file) {
   fd_ = file_.Open(&info);
   if (AreUnchanged(info, file_.checked_info_)) return;
   throw Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", file_.path_),
-              "leave it as it is, and run the same command again");
+              "stop what changes it, and run the same command again");
 }
 
 void CheckedFile::Reader::Read(int64_t offset, int64_t size, void* out) const {

@@ -211,7 +211,7 @@ void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64
   if (ReadAll(fd, data, size, offset)) return;
   if (errno != 0) throw SystemError("read", path);
   throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path, offset + size),
-              "leave it as it is while it is read");
+              "do not change it while it is read");
 }
 
 void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
@@ -330,15 +330,15 @@ std::string_view SchemeOf(std::string_view path) {
 void RequireLocal(const std::string& path) {
   const std::string_view scheme = SchemeOf(path);
   if (scheme.empty()) return;
-  throw Usage(
-      fmt::format("`{}` is not a path of a file system, and {}", path,
-                  scheme == "s3" ? "such a URL stands only for a folder of tensors: a checkpoint, "
-                                   "an export, or what others wrote"
-                                 : "shardinit knows no other store than `s3://`"),
-      scheme == "file" ? "leave `file://` out"
-                       : fmt::format("use a local folder, and copy it to or from `{}://` with that "
-                                     "store's own tool",
-                                     scheme));
+  throw Usage(fmt::format("`{}` is not a path of a file system, and {}", path,
+                          scheme == "s3" ? "such a URL can only name a folder of tensors: a "
+                                           "checkpoint, an export, or another tool's folder"
+                                         : "shardinit supports only `s3://` stores"),
+              scheme == "file"
+                  ? "leave `file://` out"
+                  : fmt::format("use a local folder, and copy it to or from `{}://` with that "
+                                "store's own tool",
+                                scheme));
 }
 
 namespace {

@@ -150,7 +150,7 @@ Folder Folder::OpenSub(const std::string& name) const {
   if (errno == ENOENT) return {};
   if (errno != ENOTDIR && errno != ELOOP) throw SystemError("open the folder", PathOf(name));
   throw Error(ExitCode::kConflict,
-              fmt::format("`{}` is a link to elsewhere, or no folder", PathOf(name)),
+              fmt::format("`{}` is a link to elsewhere, or not a folder", PathOf(name)),
               "choose another output folder with `-o`");
 }
 
@@ -196,8 +196,7 @@ void Folder::AwaitTaken(const std::string& name) const {
   if (ExistsSoon(name)) return;
   throw Error(
       ExitCode::kWorld,
-      fmt::format("`{}` was made by another process, and is gone or cannot be seen here yet",
-                  PathOf(name)),
+      fmt::format("another process made `{}`, which is gone or not visible here yet", PathOf(name)),
       "run the same command again");
 }
 

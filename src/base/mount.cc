@@ -75,15 +75,13 @@ void RequireNoBucketMount(const std::string& folder) {
   }
   const std::optional<Mount> mount = FindMount(ReadKernelFile("/proc/self/mountinfo"), info.st_dev);
   if (!mount || !IsOfObjectStore(*mount)) return;
-  throw Usage(
-      fmt::format(
-          "`{}` is in a mount of an object store (`{}` on `{}`): files may not be there yet when "
-          "it says so, and two runs could mix their files",
-          Escape(folder), Escape(mount->source), Escape(mount->place)),
-      mount->type == "fuse.gcsfuse"
-          ? "write to a local folder, and copy that with the store's own tool"
-          : "if the store is S3 or alike, give its URL, `-o s3://BUCKET/PREFIX`; else write to a "
-            "local folder, and copy that with the store's own tool");
+  throw Usage(fmt::format("`{}` is in a mount of an object store (`{}` on `{}`): it may confirm "
+                          "files before they are stored, and two runs could mix their files",
+                          Escape(folder), Escape(mount->source), Escape(mount->place)),
+              mount->type == "fuse.gcsfuse"
+                  ? "write to a local folder, and copy that with the store's own tool"
+                  : "if the store supports S3, give its URL, `-o s3://BUCKET/PREFIX`; otherwise "
+                    "write to a local folder, and copy that with the store's own tool");
 }
 
 }  // namespace shardinit

@@ -179,7 +179,7 @@ void ResultFile::RequireOurs(const Place& place) const {
   if (!place.exists) {
     if (!IsFolder(folder)) {
       throw Usage(fmt::format("there is no folder `{}` for `{}`", folder, path_),
-                  "make it, or choose another name");
+                  "create it, or choose another name");
     }
     if (!IsWritable(folder, W_OK | X_OK)) throw SystemError("create a file in", folder);
     return;

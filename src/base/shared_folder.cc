@@ -24,9 +24,9 @@ bool IsClaimed(const Folder& folder, const std::string& claim) {
   if (found == Folder::Found::kText && there == claim) return true;
   throw Error(
       ExitCode::kConflict,
-      fmt::format("`{}` was begun from another source, or with other options", folder.path()),
-      "give all runs the same options, and copies of the source with its times, as of "
-      "`cp -a`; or remove the folder to begin anew");
+      fmt::format("`{}` was started from another source, or with other options", folder.path()),
+      "give all runs the same options, and copies of the source with its times, as of `cp -a`; or "
+      "remove the folder to start over");
 }
 
 // Throws Error if the folder, which had no claim, contains files of somebody else.
@@ -37,10 +37,11 @@ void RequireNobodys(const Folder& folder, const std::string& claim) {
   });
   // Another process, perhaps on another machine, may have created the claim meanwhile.
   if (other.empty() || (folder.ExistsSoon(kClaim) && IsClaimed(folder, claim))) return;
-  throw Error(ExitCode::kConflict,
-              fmt::format("`{}` is there, and is not of a run that makes parts: it holds `{}`",
-                          folder.path(), other),
-              "move it away, or choose another output folder with `-o`");
+  throw Error(
+      ExitCode::kConflict,
+      fmt::format("`{}` exists, but does not come from a run that makes parts: it contains `{}`",
+                  folder.path(), other),
+      "move it away, or choose another output folder with `-o`");
 }
 
 // Removes the temporary files of processes that were still writing when the folder got its name.
@@ -80,10 +81,10 @@ SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
   }
   // Processes that have seen the same claim create one folder.
   if (!IsClaimed(folder_, claim) || (Exists(path_) && !IsEmptyFolder(path_))) {
-    throw Error(ExitCode::kWorld,
-                fmt::format("another process has finished `{}` meanwhile, or has removed `{}`",
-                            path_, folder_.path()),
-                "run the same command again");
+    throw Error(
+        ExitCode::kWorld,
+        fmt::format("another process has finished `{}` or removed `{}`", path_, folder_.path()),
+        "run the same command again");
   }
   folder_.MakeSub(kFiles);
   notes_ = folder_.MakeSub(kNotes);

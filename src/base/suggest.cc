@@ -172,7 +172,7 @@ std::string Closest(std::string_view name, const std::vector<std::string>& candi
 std::string DidYouMean(std::string_view name, const std::vector<std::string>& candidates) {
   if (const std::string_view before = name.substr(0, name.find(':'));
       before.size() < name.size() && Contains(candidates, before)) {
-    return fmt::format("a space is missing behind `{}:`", before);
+    return fmt::format("a space is missing after `{}:`", before);
   }
   const std::string closest = Closest(name, candidates);
   if (!closest.empty()) return "did you mean " + Quote(closest) + "?";

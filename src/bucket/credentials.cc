@@ -49,9 +49,9 @@ std::optional<Credentials> KeysIn(const ProfileKeys& keys, const std::string& fi
 std::time_t ExpirationOf(const std::string& text, const std::string& what) {
   if (text.empty()) return 0;
   if (const std::optional<std::time_t> time = TimeOf(text)) return *time;
-  throw Error(ExitCode::kWorld, fmt::format("{} gave credentials that expire at {}, which is not a "
-                                            "time of RFC 3339",
-                                            what, Quote(text)));
+  throw Error(ExitCode::kWorld,
+              fmt::format("{} gave credentials that expire at {}, which is not an RFC 3339 time",
+                          what, Quote(text)));
 }
 
 // Runs a profile's program in a shell and returns its output.
@@ -159,7 +159,7 @@ Request RequestFor(const std::string& method, const std::string& url, const std:
   const std::string scheme = url.substr(0, std::min(host, url.size()));
   if (host == url.npos || (scheme != "http" && scheme != "https")) {
     throw Error(ExitCode::kUsage,
-                fmt::format("{} is {}, which is no URL of HTTP", origin, Quote(url)));
+                fmt::format("{} is {}, which is not an HTTP URL", origin, Quote(url)));
   }
   const size_t path = std::min(url.find_first_of("/?", host + 3), url.size());
   const size_t query = std::min(url.find('?', path), url.size());
@@ -307,7 +307,7 @@ bool CredentialSource::FromWebIdentity(const Profile& profile, Credentials* foun
   if (role.empty()) {
     throw Error(
         ExitCode::kUsage,
-        fmt::format("{} is the token of a web identity, and there is no role for it", Quote(file)),
+        fmt::format("{} is the token of a web identity, but its role is not set", Quote(file)),
         "set AWS_ROLE_ARN, or `role_arn` in the profile");
   }
   const std::string session = get("AWS_ROLE_SESSION_NAME", "role_session_name");
@@ -339,7 +339,7 @@ bool CredentialSource::FromWebIdentity(const Profile& profile, Credentials* foun
 bool CredentialSource::FromProfile(const Profile& profile, Credentials* found) {
   const auto refuse = [&](const char* key) {
     return Error(ExitCode::kUsage,
-                 fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key),
+                 fmt::format("the profile has `{}`, which only AWS's own tool supports", key),
                  "give another profile `credential_process = aws configure export-credentials "
                  "--profile NAME --format process`, and name that one in AWS_PROFILE");
   };

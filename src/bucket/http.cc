@@ -205,7 +205,7 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
   for (const auto& [name, value] : request.headers) {
     if (name == "host") continue;  // libcurl sends the same
     if (value.find_first_of("\r\n") != value.npos) {
-      throw Error(ExitCode::kUsage, fmt::format("the header `{}` would have several lines", name));
+      throw Error(ExitCode::kUsage, fmt::format("the header `{}` would span several lines", name));
     }
     add_header(fmt::format("{}: {}", name, value));
   }

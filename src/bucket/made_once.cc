@@ -42,9 +42,8 @@ void RequireConditionalUploads(Store& store, const std::string& name, std::strin
 }
 
 Error EndedByOthers(const std::string& path) {
-  return {ExitCode::kWorld,
-          fmt::format("uploads to `{}` are ended by others again and again", path),
-          "stop what ends them, and run the same command again"};
+  return {ExitCode::kWorld, fmt::format("another process keeps aborting uploads to `{}`", path),
+          "stop that process, and run the same command again"};
 }
 
 void PutText(Store& store, const std::string& name, std::string_view text) {
@@ -58,7 +57,8 @@ void PutText(Store& store, const std::string& name, std::string_view text) {
                 "objects are never replaced: remove it with the store's own tool if it is wrong, "
                 "and run the same command again");
   }
-  throw Error(ExitCode::kWorld, fmt::format("`{}` is removed again and again", store.UrlOf(name)));
+  throw Error(ExitCode::kWorld,
+              fmt::format("another process keeps removing `{}`", store.UrlOf(name)));
 }
 
 void ReadObject(Store& store, const std::string& name, const ObjectInfo& info, int64_t offset,
@@ -68,7 +68,7 @@ void ReadObject(Store& store, const std::string& name, const ObjectInfo& info, i
   const int64_t end = offset + bytes;
   if (end > info.size) {
     throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", store.UrlOf(name), end),
-                "leave it as it is while it is read");
+                "do not change it while it is read");
   }
   const auto read = [&store, &name, &info, end](int64_t from) {
     return store.GetRange(name, info.etag, from, std::min(kPiece, end - from));

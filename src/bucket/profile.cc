@@ -195,11 +195,12 @@ std::string Profile::EndpointOf(const std::string& service) const {
   const std::string set = FirstOf({Environment(variable.c_str()), Environment("AWS_ENDPOINT_URL")});
   if (!set.empty()) return set;
   if (all.contains("services") && services.empty()) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("the profile names the services {}, and the config file has no section "
-                            "`[services {}]`",
-                            Quote(Get("services")), Escape(Get("services"))),
-                "add the section, or remove `services` from the profile");
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format(
+            "the profile names the services {}, but the config file has no section `[services {}]`",
+            Quote(Get("services")), Escape(Get("services"))),
+        "add the section, or remove `services` from the profile");
   }
   const auto found = services.find(service + ".endpoint_url");
   return FirstOf({found == services.end() ? "" : found->second, Get("endpoint_url")});

@@ -130,7 +130,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     ThrowIfInterrupted();
     const Credentials credentials = credentials_.Get();
     if (credentials.key_id.empty() && request.method != "GET" && request.method != "HEAD") {
-      throw NoCredentials("there are no credentials for the bucket");
+      throw NoCredentials("the bucket needs credentials, but none were found");
     }
     std::string region;
     {
@@ -167,7 +167,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     }
     if (credentials.key_id.empty() && (response.status == 401 || response.status == 403)) {
       throw NoCredentials(fmt::format(
-          "cannot {}: the store answered {}, and there are no credentials for the bucket", doing,
+          "cannot {}: the store answered {}, and no credentials for the bucket were found", doing,
           response.status));
     }
     // A conditional write that meets another one gets this status, and may be retried.
@@ -187,11 +187,11 @@ void Store::Throw(const Response& response, const std::string& doing) {
   if (response.status == 301 || code == "AuthorizationHeaderMalformed") {
     hint = "set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL to its store";
   } else if (code == "NoSuchBucket") {
-    hint = "make the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS";
+    hint = "create the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS";
   } else if (code == "RequestTimeTooSkewed") {
     hint = "set this machine's clock";
   } else if (response.status == 403) {
-    hint = "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
+    hint = "shardinit-bucket(7) lists the places of credentials, and what they must allow";
   }
   // A retry cannot help with these.
   constexpr std::string_view kPermanent[] = {"NoSuchBucket", "AccessDenied", "InvalidAccessKeyId",
@@ -252,9 +252,9 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   if (etag.empty()) {
     throw Error(
         ExitCode::kWorld,
-        fmt::format("cannot {}: the store says no ETag of it, and so not whether it changes "
-                    "meanwhile",
-                    doing));
+        fmt::format(
+            "cannot {}: the store sends no ETag, so changes during the read cannot be detected",
+            doing));
   }
   Request request = RequestFor("GET", url_.KeyOf(name));
   request.headers["if-match"] = etag;
@@ -275,8 +275,8 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   if (!range.starts_with(wanted) || std::ssize(response.body) != bytes) {
     throw Error(
         ExitCode::kWorld,
-        fmt::format("cannot {}: {} bytes `{}` were asked for, and {} bytes `{}` came", doing, bytes,
-                    wanted, response.body.size(), credentials_.Printable(range)));
+        fmt::format("cannot {}: {} bytes `{}` were requested, but {} bytes `{}` arrived", doing,
+                    bytes, wanted, response.body.size(), credentials_.Printable(range)));
   }
   return std::move(response.body);
 }
@@ -287,10 +287,9 @@ void Store::ForEachPage(
     const std::function<bool(const std::string& name, std::string_view item)>& visit) {
   constexpr int kMostEmpty = 100;  // some pages have no key if many objects were removed
   const auto refuse = [&](const std::string& why) {
-    return Error(
-        ExitCode::kWorld,
-        fmt::format("cannot {}: the store's list is not known to be whole: {}", doing, why),
-        "copy the objects to a local folder with the store's own tool, and use that");
+    return Error(ExitCode::kWorld,
+                 fmt::format("cannot {}: the store's list may be incomplete: {}", doing, why),
+                 "copy the objects to a local folder with the store's own tool, and use that");
   };
   const std::string folder = url_.KeyOf(""), begin = folder + prefix;
   std::set<std::vector<std::string>> asked;
@@ -306,7 +305,7 @@ void Store::ForEachPage(
     const Response response = Send(std::move(request), doing);
     if (response.status != 200) Throw(response, doing);
     if (XmlElements(response.body, listing.root).empty()) {
-      throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store's answer is no list: {}",
+      throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store's answer is not a list: {}",
                                                 doing, credentials_.Printable(response.body, 200)));
     }
     const std::vector<std::string_view> items = XmlElements(response.body, listing.item);
@@ -326,7 +325,7 @@ void Store::ForEachPage(
     // The request asked for neither.
     for (const char* name : {"CommonPrefixes", "EncodingType"}) {
       if (XmlText(response.body, name).empty()) continue;
-      throw refuse(fmt::format("it has `{}`, which was not asked for", name));
+      throw refuse(fmt::format("it has `{}`, which was not requested", name));
     }
     const std::string is_cut = XmlText(response.body, "IsTruncated");
     at.clear();
@@ -335,17 +334,17 @@ void Store::ForEachPage(
     }
     const bool has_next = !at[0].empty();
     if (is_cut == "false" && has_next && listing.is_ascending) {
-      throw refuse("it says both that nothing follows and where to go on");
+      throw refuse("it is marked as the last page, but names a next page");
     }
     if (is_cut == "false" || (is_cut.empty() && !has_next)) return;
     if (is_cut != "true" && !is_cut.empty()) {
       throw refuse(fmt::format("`IsTruncated` is `{}`", credentials_.Printable(is_cut)));
     }
-    if (!has_next) throw refuse("it says that more follows, and not where");
-    if (!asked.insert(at).second) throw refuse("it begins again at a place where it has been");
+    if (!has_next) throw refuse("it is not the last page, but names no next page");
+    if (!asked.insert(at).second) throw refuse("it leads back to an earlier page");
     empty = items.empty() ? empty + 1 : 0;
     if (empty == kMostEmpty) {
-      throw refuse(fmt::format("{} pages in a row have no name, and more follow", empty));
+      throw refuse(fmt::format("{} pages in a row are empty, and more follow", empty));
     }
   }
 }
@@ -360,7 +359,7 @@ void Store::List(
         const ObjectInfo info{.size = NumberIn(XmlText(object, "Size")),
                               .etag = XmlText(object, "ETag")};
         if (info.size >= 0) return visit(name, info);
-        throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store says no size of `{}`",
+        throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store sent no size of `{}`",
                                                   doing, credentials_.Printable(name)));
       });
 }
@@ -375,7 +374,7 @@ std::string Store::BeginUpload(const std::string& name, const Metadata& metadata
   if (response.status != 200) Throw(response, doing);
   const std::string upload = XmlText(response.body, "UploadId");
   if (upload.empty()) {
-    throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store gave no upload", doing));
+    throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store started no upload", doing));
   }
   return upload;
 }
@@ -391,7 +390,7 @@ std::optional<std::string> Store::PutPart(const std::string& name, const std::st
   if (response.status / 100 != 2) Throw(response, doing);
   const std::string etag = response.Header("etag");
   if (!etag.empty()) return etag;
-  throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store gave a part no ETag", doing));
+  throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store sent no ETag for a part", doing));
 }
 
 Completion Store::CompleteUpload(const std::string& name, const std::string& upload,

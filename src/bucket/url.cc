@@ -70,8 +70,7 @@ BucketUrl ParseBucketUrl(const std::string& path) {
     throw refuse("its prefix has a control character");
   }
   if (rest.size() > 900) {
-    throw refuse(
-        fmt::format("its prefix has {} bytes, and at most 900 leave room for names", rest.size()));
+    throw refuse(fmt::format("its prefix has {} bytes, but at most 900 are allowed", rest.size()));
   }
   return url;
 }

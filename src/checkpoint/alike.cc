@@ -71,8 +71,8 @@ std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
                               int64_t element, const void* here, const void* there) {
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` of `{}` holds what `{}` holds, but has another value at {}, {} "
-                          "instead of {}, which would be lost",
+              fmt::format("`{}` of `{}` should be equal to `{}`, but differs at {}: {} instead of "
+                          "{}, which would be lost",
                           stored.path(), folder.path(), HolderOf(folder, view, element),
                           IndexInText(stored.shape(), element), NumberInText(here, stored.dtype()),
                           NumberInText(there, stored.dtype())),

@@ -47,7 +47,7 @@ class BucketCheckpoint : public CheckpointWriter {
       if (!store_.Head(std::string(other))) continue;
       // Another process may have written plan.json and then this file since the first look.
       if (is_there()) return true;
-      throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
+      throw Conflict(fmt::format("`{}` exists without the {} that identifies its plan",
                                  place_.PathOf(other), kPlanName));
     }
     return false;
@@ -63,7 +63,8 @@ class BucketCheckpoint : public CheckpointWriter {
     if (!IsClaimed(plan_json)) ThrowLost();
     // An `export` may have claimed the place at the same time. It then finds this plan.
     if (store_.Head(kExportClaim)) {
-      throw Conflict(fmt::format("`{}` is there, of an export", place_.PathOf(kExportClaim)));
+      throw Conflict(
+          fmt::format("`{}`, of an export, is already there", place_.PathOf(kExportClaim)));
     }
     const std::optional<ObjectInfo> info = store_.Head(kPlanName);
     if (!info || info->size != std::ssize(plan_json)) ThrowLost();
@@ -75,7 +76,7 @@ class BucketCheckpoint : public CheckpointWriter {
     if (claim_of(info->metadata) != claim_of(metadata)) {
       throw Error(
           ExitCode::kConflict,
-          fmt::format("`{}` holds this plan with values from elsewhere", store_.url().text()),
+          fmt::format("`{}` has this plan, but values from another source", store_.url().text()),
           "choose another folder with `-o`, or copy the same source as before");
     }
     plan_etag_ = info->etag;
@@ -97,8 +98,8 @@ class BucketCheckpoint : public CheckpointWriter {
   void RequireDevices(const std::string& devices_json) const override {
     if (ReadDevices(place_) == devices_json) return;
     throw Error(ExitCode::kConflict,
-                fmt::format("`{}` lists other devices", place_.PathOf(kDevicesName)),
-                "give the same `slices` and `devices` to all that write to it");
+                fmt::format("`{}` lists different devices", place_.PathOf(kDevicesName)),
+                "give the same `slices` and `devices` to all commands that write to it");
   }
 
   // Throws Error (kUsage) if the store would let another writer replace the file of a rank.
@@ -122,7 +123,7 @@ class BucketCheckpoint : public CheckpointWriter {
 
  private:
   [[noreturn]] void ThrowLost() const {
-    throw Conflict(fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
+    throw Conflict(fmt::format("`{}` has lost its {}, or another process has given it another plan",
                                store_.url().text(), kPlanName));
   }
 

@@ -63,7 +63,7 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
     if (there[i].first != here[i].first) break;
     // The first member of a tensor is its path.
     const bool is_of_tensor = i > 0;
-    return fmt::format("{}{} is {} there, and {} here", Quote(there[i].first),
+    return fmt::format("{}{} is {} there, but {} here", Quote(there[i].first),
                        is_of_tensor ? " of " + AsWritten(there[0].second) : "",
                        AsWritten(there[i].second), AsWritten(here[i].second));
   }
@@ -77,7 +77,7 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
     return fmt::format("the two differ from line {} of plan.json on",
                        1 + std::ranges::count(present.substr(0, line), '\n'));
   }
-  return fmt::format("it has {} there, and {} here", Count(tensors_in(present), "tensor"),
+  return fmt::format("it has {} there, but {} here", Count(tensors_in(present), "tensor"),
                      Count(tensors_in(wanted), "tensor"));
 }
 
@@ -164,7 +164,7 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   }
   if (found == Folder::Found::kNothing) {
     if (other.empty()) return false;
-    throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
+    throw Conflict(fmt::format("`{}` exists without the {} that identifies its plan",
                                root().PathOf(other), kPlanName));
   }
   if (found != Folder::Found::kText) {
@@ -183,7 +183,7 @@ void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
   const Folder::Found found = root().Find(kPlanName, kPlanLimit, &present);
   if (found == Folder::Found::kNothing) ThrowLost();
   if (found == Folder::Found::kText && Sha256Of(present) == plan_sha256) return;
-  throw Conflict(fmt::format("`{}` was given to another plan meanwhile", root().path()));
+  throw Conflict(fmt::format("another process has given `{}` another plan", root().path()));
 }
 
 std::string ReadDevices(const Place& place) {
@@ -222,15 +222,15 @@ void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
     return;
   }
   throw Error(ExitCode::kConflict,
-              fmt::format("`{}` was given another {} meanwhile", root().path(), kDevicesName),
-              "give the same `slices` and `devices` to all that write to it");
+              fmt::format("another process has given `{}` another {}", root().path(), kDevicesName),
+              "give the same `slices` and `devices` to all commands that write to it");
 }
 
 void CheckpointFolder::ThrowLost() const {
   throw Error(
       ExitCode::kWorld,
-      fmt::format("`{}` has lost its {}, or it cannot be seen here yet", root().path(), kPlanName),
-      "leave the folder as it is while it is written, and run the same command again");
+      fmt::format("`{}` has lost its {}, or it is not visible here yet", root().path(), kPlanName),
+      "do not change the folder while it is written, and run the same command again");
 }
 
 std::string CheckpointFolder::FirstForeign(int64_t world_size) const {

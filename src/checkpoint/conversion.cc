@@ -37,7 +37,7 @@ Plan WithoutDropped(const ConversionRequest& request, const TensorFolder& folder
   std::erase_if(graph.tensors,
                 [&](const Tensor& tensor) { return MatchesAny(request.drop, tensor.path()); });
   if (graph.tensors.empty()) {
-    throw Error(ExitCode::kUsage, "`--drop` leaves no tensor out of those that are to be copied",
+    throw Error(ExitCode::kUsage, "`--drop` would leave no tensors to copy",
                 "use a pattern that matches fewer");
   }
   return MakePlan(std::move(graph));
@@ -70,8 +70,7 @@ void RequireMayChange(const ConversionRequest& request, const std::vector<std::s
               fmt::format("the values of {} change, such as those of `{}`: the layout's trainer "
                           "multiplies or adds to them, and rounding may lose bits",
                           Count(std::ssize(changed), "tensor"), changed.front()),
-              "with `--inexact` they are changed, and the run says how many elements would not "
-              "come back");
+              "`--inexact` changes them, and reports how many elements cannot be restored");
 }
 
 // Relates the folder to the model's spec in the two layouts.

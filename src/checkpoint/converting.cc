@@ -15,7 +15,7 @@ namespace {
 
 [[noreturn]] void ThrowNotHeld(const Tensor& tensor, const void* element, DType from) {
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` has the value {}, which {} does not hold", tensor.path(),
+              fmt::format("`{}` has the value {}, which {} cannot hold", tensor.path(),
                           NumberInText(element, from), InfoOf(tensor.dtype()).name));
 }
 

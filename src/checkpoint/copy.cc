@@ -32,7 +32,7 @@ constexpr int64_t kFilesTogether = 64;
 
 Error Damaged(const std::string& folder, const std::string& what) {
   return Error(ExitCode::kDifferent, fmt::format("`{}` is damaged: {}", folder, what),
-               fmt::format("`shardinit verify {}` says what else is", folder));
+               fmt::format("`shardinit verify {}` shows all damage", folder));
 }
 
 // A run shorter than a cell is read with its surroundings, because cells are compared as a whole.

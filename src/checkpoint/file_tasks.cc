@@ -85,7 +85,7 @@ void FileGroups::Submit() {
 void FileGroups::RunCallbacks(Files files) {
   for (std::function<void()>& done : files) {
     done();
-    done = nullptr;  // releases what it holds, such as open files
+    done = nullptr;  // releases its resources, such as open files
     ++done_;
   }
 }
@@ -112,9 +112,9 @@ void MakeFiles(const MakeRequest& request, std::vector<int64_t> files,
   for (int round = 0; !files.empty(); ++round) {
     if (round == kRounds) {
       throw Error(ExitCode::kWorld,
-                  fmt::format("the uploads of {} of {} {} are ended by others again and again",
+                  fmt::format("another process keeps aborting the uploads of {} of {} {}",
                               files.size(), all, request.files),
-                  "stop what ends them, and run the same command again");
+                  "stop that process, and run the same command again");
     }
     std::mutex mutex;
     std::vector<int64_t> again;

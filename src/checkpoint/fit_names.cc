@@ -187,7 +187,7 @@ class NameFit {
       ties_.push_back({named.tensor, table});
     }
     if (buffers > 0) {
-      said_.push_back(fmt::format("leaves out {} such as `{}`, which models compute anew",
+      said_.push_back(fmt::format("leaves out {} such as `{}`, which models recompute",
                                   Count(buffers, "buffer"), first));
     }
   }

@@ -70,7 +70,7 @@ void RefuseKnown(const std::string& folder) {
   };
   for (const std::string& name : NamesIn(folder)) {
     if (name == "zero_to_fp32.py" || name.ends_with("_optim_states.pt")) {
-      refuse("is a checkpoint of DeepSpeed, whose parts are not read",
+      refuse("is a DeepSpeed checkpoint, which shardinit does not read",
              "run `python zero_to_fp32.py . OUT` in it, which writes the model, in f32, to OUT");
     }
   }
@@ -195,12 +195,12 @@ void RefuseParent(const std::string& folder) {
                             folder, list),
                 hint);
   }
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("`{}` is not a checkpoint, but holds {}: {}", folder,
-                  names.size() == 1 ? "a folder that may be one" : "folders that may be some",
-                  list),
-      hint);
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is not a checkpoint, but contains {}: {}", folder,
+                          names.size() == 1 ? "a folder that may be a checkpoint"
+                                            : "folders that may be checkpoints",
+                          list),
+              hint);
 }
 
 // Throws an error about a file that was never downloaded if `error` names one, or else `error`.
@@ -239,7 +239,7 @@ void RefuseParent(const std::string& folder) {
   for (const FormatReader* reader : FormatReaders()) kinds.push_back(reader->what);
   throw Error(
       ExitCode::kUsage,
-      fmt::format("`{}` is not a checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
+      fmt::format("`{}` is not a checkpoint and contains no {}", folder, fmt::join(kinds, " or ")),
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 
@@ -324,7 +324,7 @@ Contents ReadAnyFormat(const std::string& given, const std::string& part,
     }
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` holds {} and {}", path, (*reader)->what, candidate->what),
-                "move away what is not to be read, or name the file or the index to read");
+                "move the others away, or name the file or the index to read");
   }
   if (!contents) ThrowNone(path);
   RequireAllRanks(path, *contents);
@@ -403,7 +403,7 @@ void TensorFolder::ReadForeignFolder() {
     throw Error(
         ExitCode::kUsage,
         fmt::format(
-            "`{}` has no tensor that is read{}", path_,
+            "`{}` has no readable tensor{}", path_,
             unread_.empty() ? "" : fmt::format(": {} {}", Quote(first->first), first->second)));
   }
   plan_ = MakePlan(std::move(graph));
@@ -419,7 +419,7 @@ void TensorFolder::AddTensor(const std::string& name, TensorInFolder& holding,
     const bool is_narrow = std::ranges::any_of(
         kNarrow, [&](std::string_view begin) { return holding.dtype.starts_with(begin); });
     unread_[name] = fmt::format("has the type {}, {}", Quote(holding.dtype),
-                                is_narrow ? kQuantized : "which shardinit does not have");
+                                is_narrow ? kQuantized : "which shardinit does not support");
   } else if (!IsForeignName(name)) {
     unread_[name] = fmt::format(
         "has a name that is empty, longer than {} bytes, not UTF-8, or has control characters",
@@ -471,7 +471,7 @@ void TensorFolder::ReadRecordedDigests() {
     record = ReadRecord(text, path);
   } catch (const Error& e) {
     if (e.code() != ExitCode::kRefused) throw;
-    record_warning_ = fmt::format("{}: no bytes are compared with it", e.what());
+    record_warning_ = fmt::format("{}: none of its bytes are compared", e.what());
     warnings_.push_back(record_warning_);
     return;
   }
@@ -480,12 +480,13 @@ void TensorFolder::ReadRecordedDigests() {
     const std::string at = fmt::format("{}/{}", place_, file.path);
     const int64_t size = file.boxes > 0 ? InputSize(at) : file.size;
     if (size != file.size) {
-      throw Error(ExitCode::kDifferent,
-                  fmt::format("`{}` is damaged: {} has {} instead of {} that were written", path_,
-                              Quote(file.path), Count(size, "byte"), Grouped(file.size)),
-                  fmt::format("`shardinit verify {}` says what else is; if it was changed on "
-                              "purpose, remove its {}",
-                              path_, kExportName));
+      throw Error(
+          ExitCode::kDifferent,
+          fmt::format("`{}` is damaged: {} has {} instead of {}", path_, Quote(file.path),
+                      Count(size, "byte"), Grouped(file.size)),
+          fmt::format(
+              "`shardinit verify {}` shows all damage; if it was changed on purpose, remove its {}",
+              path_, kExportName));
     }
     for (const RecordedFile::Part& part : file.parts) {
       if (!part.tensor.empty()) parts[{at, part.offset}] = &part;
@@ -532,7 +533,7 @@ Digest TensorFolder::Identify() const {
     throw Error(ExitCode::kDifferent,
                 fmt::format("`{}` is damaged: {} does not match {}", path_, kManifestName,
                             ManifestInputs(manifest, plan_)),
-                fmt::format("`shardinit verify {}` says what else is", path_));
+                fmt::format("`shardinit verify {}` shows all damage", path_));
   }
   return Sha256Of(manifest);
 }
@@ -639,10 +640,9 @@ void TensorFolder::RequireAllRead(const std::vector<std::string>& dropped) const
     if (MatchesAny(dropped, name)) continue;
     throw Error(ExitCode::kRefused,
                 fmt::format("cannot copy {} of `{}`: it {}", Quote(name), path_, why),
-                why.ends_with(kQuantized)
-                    ? "dequantize the model with the library that wrote it; without this tensor "
-                      "the others would lose their meaning"
-                    : "`shardinit convert` leaves it out with `--drop`");
+                why.ends_with(kQuantized) ? "dequantize the model with the library that wrote it; "
+                                            "the other tensors are useless without this one"
+                                          : "`shardinit convert` leaves it out with `--drop`");
   }
 }
 

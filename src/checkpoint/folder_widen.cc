@@ -30,7 +30,7 @@ void TensorFolder::RequireRecorded(const Tensor& tensor) const {
     throw Error(
         ExitCode::kDifferent,
         fmt::format("`{}` is damaged: `{}` has other data than was written", path_, tensor.path()),
-        fmt::format("`shardinit verify {}` says what else is", path_));
+        fmt::format("`shardinit verify {}` shows all damage", path_));
   }
 }
 

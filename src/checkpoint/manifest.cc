@@ -214,9 +214,9 @@ bool IsFinalized(const Place& place, bool wants_index) {
 
 void RequireOneSource(const std::string& place, const std::string& difference) {
   if (difference.empty()) return;
-  throw Error(ExitCode::kConflict, fmt::format("`{}` is not one checkpoint: {}", place, difference),
-              "make all ranks of the same source, in a new folder, and give its `digest` "
-              "in the spec");
+  throw Error(
+      ExitCode::kConflict, fmt::format("`{}` is not one checkpoint: {}", place, difference),
+      "make all ranks from the same source, in a new folder, and give its `digest` in the spec");
 }
 
 FinalizeResult Finalize(const CheckpointWriter& to, const Plan& plan, const Digest& plan_sha256,
@@ -309,8 +309,7 @@ void LoadDevices(const Place& place, Plan* plan) {
   if (!wrong.empty()) {
     throw Error(
         ExitCode::kRefused, fmt::format("`{}` is not a file that this tool wrote", path),
-        "remove it; then `shardinit gen` with the spec, options and folder as before writes "
-        "it again");
+        "remove it; then `shardinit gen` with the spec, options and folder as before rewrites it");
   }
   RequireKnownVersion(text, path);
   Mesh& mesh = plan->graph.mesh;
@@ -323,8 +322,7 @@ bool ListsOtherDevices(std::string_view manifest, const Mesh& mesh) {
 
 void RequireListedDevices(const Place& place, const Mesh& mesh) {
   static constexpr char kHint[] =
-      "`shardinit gen --repair` with the spec, options and folder as before writes again what is "
-      "wrong";
+      "`shardinit gen --repair` with the spec, options and folder as before rewrites damaged files";
   std::string manifest;
   if (!place.Read(kManifestName, kManifestLimit, &manifest).empty()) return;
   const std::string path = place.PathOf(kDevicesName);

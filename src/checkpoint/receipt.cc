@@ -73,7 +73,7 @@ std::string SourceDigests::Add(const Plan& plan, const RankPlan& rank, const Rec
         known_.try_emplace({read.source, read.tensor}, rank.rank, read.sha256);
     const auto& [other, sha256] = it->second;
     if (is_new || sha256 == read.sha256) continue;
-    return fmt::format("rank {} was made of {} of source {} with SHA-256 {}, but rank {} with {}",
+    return fmt::format("rank {} was made from {} of source {} with SHA-256 {}, but rank {} with {}",
                        rank.rank, Quote(read.tensor), Quote(read.source),
                        ToHex(read.sha256).substr(0, 12), other, ToHex(sha256).substr(0, 12));
   }
@@ -81,7 +81,7 @@ std::string SourceDigests::Add(const Plan& plan, const RankPlan& rank, const Rec
   // A rank that was copied from another checkpoint lists no sources.
   (receipt.sources.empty() ? untold_ : told_) = rank.rank;
   if (told_ >= 0 && untold_ >= 0) {
-    return fmt::format("rank {} was copied, and rank {} was made of sources that may be others",
+    return fmt::format("rank {} was copied, but rank {} was made from sources that may differ",
                        untold_, told_);
   }
   return {};
@@ -228,8 +228,8 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     const Shard& shard = rank.shards[i];
     const int64_t offset = box.at("file_offset");
     if (box.at("path") != shard.tensor->path() || !IsPlaceOf(shard, offset, receipt)) {
-      throw head.Refuse(fmt::format("box {} is not the shard of `{}` that the plan has there", i,
-                                    shard.tensor->path()));
+      throw head.Refuse(
+          fmt::format("box {} is not the plan's shard of `{}`", i, shard.tensor->path()));
     }
     receipt.offsets.push_back(offset);
     receipt.digests.push_back(DigestIn(box.at("sha256")));

@@ -274,9 +274,9 @@ Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::st
   wanted.places = Places::kLeast;
   wanted.open_source = [&](const SourceRequest& inner) -> std::shared_ptr<const SourceFolder> {
     throw Error(ExitCode::kUsage,
-                fmt::format("the spec of source {} has a source itself, {}", Quote(request.name),
+                fmt::format("the spec of source {} has its own source, {}", Quote(request.name),
                             Quote(inner.name)),
-                "give the spec that the folder was made of, without it");
+                "give the folder's spec, without that source");
   };
   Diagnostics diagnostics;
   return LoadPlan(wanted, diagnostics);
@@ -296,7 +296,7 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Fi
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no {}, which the layout {} of {} has", request.folder,
                               Quote(wanted.path()), Quote(request.layout), Quote(from.graph.name)),
-                  "give the layout that the folder has, and the `spec` of the model in it");
+                  "give the folder's layout, and the `spec` of the model in it");
     }
     if (found->shape() != wanted.shape()) {
       throw Error(ExitCode::kUsage,
@@ -326,8 +326,8 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
   if (spec.empty()) {
     if (is_hub) return stored;
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` has no config.json, so nothing says what the layout {} is of it",
-                            request.folder, Quote(request.layout)),
+                fmt::format("`{}` has no config.json, so its layout {} is unknown", request.folder,
+                            Quote(request.layout)),
                 "give the spec of the model that is in the folder, as `spec` beside `layout`");
   }
   const std::vector<std::string> layouts = LayoutsOf(spec);
@@ -351,7 +351,7 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
         fmt::format(
             "the trainer of the layout {} multiplies or adds to values, such as those of {}",
             Quote(request.layout), Quote(plans.changed.front())),
-        "carry the folder to `hub` with `shardinit convert … --inexact`, and take that");
+        "convert the folder to `hub` with `shardinit convert … --inexact`, and use the result");
   }
   return std::make_shared<const RelaidSource>(request, stored, std::move(plans));
 }

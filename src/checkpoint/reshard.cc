@@ -44,7 +44,7 @@ void RequireModules(const Plan& plan) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       if (!paths.contains(path.substr(0, dot))) continue;
       throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is a tensor, and `{}` would lie in it, which no checkpoint has",
+                  fmt::format("`{}` is a tensor, so a checkpoint cannot have `{}` inside it",
                               path.substr(0, dot), path),
                   "`shardinit convert` writes other formats with `--to`, and leaves one out with "
                   "`--drop`");
@@ -98,7 +98,7 @@ class Resharding {
     try {
       return Fill(request_.folder, ranks, {});
     } catch (const Interrupted&) {
-      request_.warn("interrupted; ranks that are done stay, and the same command makes the rest");
+      request_.warn("interrupted; finished ranks are kept, and the same command writes the rest");
       throw;
     }
   }
@@ -123,10 +123,9 @@ class Resharding {
       if (e.code() == ExitCode::kDifferent || e.code() == ExitCode::kConflict) staged.Remove();
       throw;
     } catch (const Interrupted&) {
-      request_.warn(
-          fmt::format("interrupted; ranks that are done stay in `{}`, and the same command makes "
-                      "the rest",
-                      staged.staged()));
+      request_.warn(fmt::format(
+          "interrupted; finished ranks are kept in `{}`, and the same command writes the rest",
+          staged.staged()));
       throw;
     }
   }
@@ -174,10 +173,9 @@ class Resharding {
   // reports a conflict.
   void RequireAllSeen(std::string_view what) const {
     if (!was_free_) return;
-    throw Error(
-        ExitCode::kWorld,
-        fmt::format("`{}` was made by another process meanwhile, and {}", request_.folder, what),
-        "run the same command again");
+    throw Error(ExitCode::kWorld,
+                fmt::format("another process has made `{}`, and it {}", request_.folder, what),
+                "run the same command again");
   }
 
   // Makes the boxes of these ranks again, without writing. Calls `differs` with each rank whose
@@ -218,12 +216,12 @@ class Resharding {
                                        [&](int64_t bytes, int64_t) { progress.Update(bytes); });
     if (result.findings.empty()) return;
     const Finding& first = *result.findings.begin();
-    RequireAllSeen(fmt::format("does not look whole yet: {}: {}", first.file, first.message));
+    RequireAllSeen(fmt::format("does not seem complete yet: {}: {}", first.file, first.message));
     throw Error(
         ExitCode::kConflict,
         fmt::format("`{}` exists and is damaged: {}: {}{}", request_.folder, first.file,
                     first.tensor.empty() ? "" : fmt::format("`{}` ", first.tensor), first.message),
-        fmt::format("`shardinit verify {}` says all that is; or choose another folder with `-o`",
+        fmt::format("`shardinit verify {}` shows all damage; or choose another folder with `-o`",
                     request_.folder));
   }
 
@@ -259,7 +257,7 @@ class Resharding {
       const std::string foreign = folder.FirstForeign(to_.world_size());
       if (foreign.empty()) return true;
       request_.warn(
-          fmt::format("`{}` is not part of this copy: the files beside it are left alone, and "
+          fmt::format("`{}` is not part of this copy: the files next to it are left alone, and "
                       "everything is copied again",
                       foreign));
     } catch (const Error& e) {

@@ -22,8 +22,8 @@ std::string MessageOf(std::string_view output) {
   output = output.substr(0, output.find('\n'));
   while (!output.empty() && (output.back() == '\r' || output.back() == '.'))
     output.remove_suffix(1);
-  return output.empty() ? "ssh-keygen says nothing more"
-                        : fmt::format("ssh-keygen says: {}", Escape(output));
+  return output.empty() ? "ssh-keygen printed nothing else"
+                        : fmt::format("ssh-keygen printed: {}", Escape(output));
 }
 
 // Runs ssh-keygen, which exits with 0 for yes and 255 for no, and prints its decision. Throws Error
@@ -42,7 +42,7 @@ ChildResult RunSshKeygen(std::vector<std::string> words, std::string_view input)
 }
 
 // Returns the principals that ssh-keygen found for a key, from lines with commas. Skips negated
-// ones, which say who the signer is not.
+// ones, which exclude signers.
 std::vector<std::string> PrincipalsIn(std::string_view output) {
   std::vector<std::string> names;
   while (!output.empty()) {
@@ -68,11 +68,11 @@ Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
       RunSshKeygen({"find-principals", "-s", request.signature, "-f", request.signers}, "");
   const std::vector<std::string> principals = PrincipalsIn(found.output);
   if (found.status == 0 && principals.empty()) {
-    return {"", fmt::format("is signed with a key that `{}` only has for names that it excludes",
+    return {"", fmt::format("is signed with a key that `{}` lists only for excluded names",
                             request.signers)};
   }
   if (found.status != 0) {
-    return {"", fmt::format("is signed by nobody whom `{}` names: {}", request.signers,
+    return {"", fmt::format("is not signed by anybody in `{}`: {}", request.signers,
                             MessageOf(found.output))};
   }
   // Only this call decides. The other call only suggests names: a pattern may exclude one of them,

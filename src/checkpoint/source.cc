@@ -171,7 +171,7 @@ class CheckedTensor final : public SourceTensor {
       if (print == prints_[static_cast<size_t>(first + cell)]) return;
       throw Error(ExitCode::kWorld,
                   fmt::format("`{}` was changed while {} was read", found_.file, text()),
-                  "leave it as it is, and run the same command again");
+                  "stop what changes it, and run the same command again");
     });
   }
 
@@ -207,7 +207,7 @@ class CheckedTensor final : public SourceTensor {
                 fmt::format("`{}` is damaged: {}: {} has other data at [{}] than was written", path,
                             found_.pieces[piece].file, text(),
                             fmt::join(found_.pieces[piece].box.offset, ", ")),
-                fmt::format("`shardinit verify {}` says what else is", path));
+                fmt::format("`shardinit verify {}` shows all damage", path));
   }
 
   const std::shared_ptr<const SourceFiles> folder_;
@@ -274,7 +274,7 @@ SourceTensorPtr SourceFiles::Find(const std::string& name) const {
     if (of == pins_->end()) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no digest of {}", request_.digest, Quote(name)),
-                  "make it anew with `shardinit digest … --write FILE`");
+                  "recreate it with `shardinit digest … --write FILE`");
     }
     pin = &of->second;
     if (pin->dtype != InfoOf(*found.dtype).name || pin->shape != found.shape) {
@@ -326,7 +326,7 @@ std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
   if (request.layout.empty()) return files;
   if (files->is_checkpoint()) {
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a checkpoint, whose tensors have the names that its plan says",
+                fmt::format("`{}` is a checkpoint, whose tensors have the names in its plan",
                             request.folder),
                 "leave out the `layout` of the source");
   }

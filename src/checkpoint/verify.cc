@@ -89,7 +89,7 @@ class Verifier {
   void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {
     std::optional<FileEntry> index;
     if (!ClaimedIndex(manifest, &index)) {
-      Find(kManifestName, "is damaged: it does not say whether there is an index");
+      Find(kManifestName, "is damaged: it does not record whether there is an index");
       return;
     }
     if (index) VerifyIndex(*index);
@@ -248,7 +248,7 @@ bool FileVerifier::Verify(const FileToVerify& file,
   }
   if (there->size() != file.size) {
     Find(file.path, "",
-         fmt::format("has {} bytes, but {} says {}", there->size(), file.origin, file.size));
+         fmt::format("has {} bytes, but {} lists {}", there->size(), file.origin, file.size));
     return false;
   }
   std::vector<FilePart> parts;

@@ -26,7 +26,7 @@ constexpr char kBlocksEnd[] = "_blocks", kScalesEnd[] = "_scales", kScaleInvEnd[
 constexpr int64_t kMxNumbers = 32;  // numbers per scale
 constexpr float kE2M1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
 
-constexpr char kLeaveOut[] = "leave out `--dtype`, and it is carried as it is";
+constexpr char kLeaveOut[] = "leave out `--dtype` to copy it unchanged";
 
 [[noreturn]] void ThrowUnknown(const std::string& path, const std::string& why) {
   throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why), kLeaveOut);
@@ -43,9 +43,9 @@ nlohmann::json QuantizationOf(const std::string& config) {
 std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string& path) {
   const nlohmann::json quantization = QuantizationOf(config);
   if (!quantization.is_object() || !quantization.contains("weight_block_size")) {
-    ThrowUnknown(path,
-                 "no config.json beside it says, under quantization_config, the "
-                 "weight_block_size");
+    ThrowUnknown(
+        path,
+        "there is no config.json next to it with a weight_block_size under quantization_config");
   }
   const nlohmann::json& size = quantization["weight_block_size"];
   // JSON's own comparison treats a large 64-bit number as negative.
@@ -54,7 +54,7 @@ std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string
     return number.is_number_unsigned() && number != 0 && number.get<uint64_t>() <= kMost;
   };
   if (!size.is_array() || size.size() != 2 || !is_size(size[0]) || !is_size(size[1])) {
-    ThrowUnknown(path, fmt::format("weight_block_size of config.json is {}, and not two sizes",
+    ThrowUnknown(path, fmt::format("weight_block_size of config.json must be two sizes, but is {}",
                                    size.dump()));
   }
   return {size[0].get<int64_t>(), size[1].get<int64_t>()};
@@ -109,7 +109,7 @@ Widening Mxfp4Of(const Tensor& numbers, const Tensor& scales, const std::string&
 void Put(const Widening& widening, float number, uint8_t* out) {
   if (Convert(&number, DType::f32, widening.made.dtype(), out)) return;
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` has the value {}, which {} does not hold", widening.made.path(),
+              fmt::format("`{}` has the value {}, which {} cannot hold", widening.made.path(),
                           number, InfoOf(widening.made.dtype()).name));
 }
 
@@ -133,10 +133,10 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
     const float scale = of_blocks[static_cast<size_t>((column + i) / widening.columns - begin)];
     const float code = DecodeF8E4M3Fn(codes[static_cast<size_t>(i)]);
     if (std::isinf(code * scale) && std::isfinite(scale)) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` has the value {} with the scale {}, whose product f32 does not "
-                              "hold",
-                              widening.made.path(), code, scale));
+      throw Error(
+          ExitCode::kUsage,
+          fmt::format("`{}` has the value {} with the scale {}, whose product f32 cannot hold",
+                      widening.made.path(), code, scale));
     }
     Put(widening, code * scale, out);
     out += InfoOf(widening.made.dtype()).bytes;
@@ -166,17 +166,18 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
       const int exponent = exponents[static_cast<size_t>(d / kMxNumbers - group)];
       const float sign = (code & 8) != 0 ? -1.0F : 1.0F;
       if (exponent == 255) {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` has the scale 255, which stands for no "
-                                                  "number: 254 is the largest, 2^127",
-                                                  widening.scales.path()));
+        throw Error(
+            ExitCode::kUsage,
+            fmt::format("`{}` has the scale 255, which is not a number: the largest is 254, 2^127",
+                        widening.scales.path()));
       }
       const float code_value = sign * kE2M1[code & 7];
       const float number = std::ldexp(code_value, exponent - 127);
       if (std::isinf(number)) {
-        throw Error(ExitCode::kUsage,
-                    fmt::format("`{}` has the value {} with the scale 2^{}, whose product f32 does "
-                                "not hold",
-                                widening.made.path(), code_value, exponent - 127));
+        throw Error(
+            ExitCode::kUsage,
+            fmt::format("`{}` has the value {} with the scale 2^{}, whose product f32 cannot hold",
+                        widening.made.path(), code_value, exponent - 127));
       }
       Put(widening, number, out + (d * rows + row - first) * bytes);
     }
@@ -198,8 +199,8 @@ void RequireKnownMethod(const std::string& config) {
     if (is_known) continue;
     throw Error(
         ExitCode::kUsage,
-        fmt::format("the model cannot be widened: {} of config.json says {}, which "
-                    "shardinit does not read",
+        fmt::format("the model cannot be widened: {} of config.json is {}, which shardinit does "
+                    "not support",
                     key,
                     method.is_null() ? std::string("that it is quantized")
                                      : fmt::format("quant_method is {}", Quote(method.dump()))),
@@ -226,7 +227,7 @@ void RequireUnpacked(const Tensor& tensor, const TensorsByPath& there) {
   for (const std::string_view scale : kScales) {
     const auto found = there.find(path.substr(0, dot) + std::string(scale));
     if (found == there.end() || found->second == &tensor) continue;
-    ThrowUnknown(path, fmt::format("nothing says how `{}` scales it", found->first));
+    ThrowUnknown(path, fmt::format("it is not known how `{}` scales it", found->first));
   }
 }
 
@@ -243,7 +244,7 @@ void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
         (rest.find("scale") == rest.npos && rest.find("absmax") == rest.npos && rest != "SCB")) {
       continue;
     }
-    ThrowUnknown(path, fmt::format("nothing says how `{}` scales it", other->first));
+    ThrowUnknown(path, fmt::format("it is not known how `{}` scales it", other->first));
   }
 }
 
@@ -260,12 +261,12 @@ void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath
     RequireUnscaled(*tensor, there);
     if (!is_quantized && widenings.empty()) continue;
     if (path.ends_with(kScaleInvEnd)) {
-      ThrowUnknown(path, fmt::format("there is no `{}`, which it scales",
+      ThrowUnknown(path, fmt::format("it scales `{}`, which is missing",
                                      path.substr(0, path.size() - sizeof kScaleInvEnd + 1)));
     }
     const DTypeInfo& info = InfoOf(tensor->dtype());
     if (info.bytes > 1 || !(info.is_float() || path.ends_with(kBlocksEnd))) continue;
-    ThrowUnknown(path, "it has no scales, as other tensors have, or as config.json says");
+    ThrowUnknown(path, "it has no scales, but other tensors or config.json have them");
   }
 }
 
@@ -298,7 +299,7 @@ std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropp
       const std::string made = path.substr(0, path.size() - sizeof kBlocksEnd + 1);
       const Tensor* const scales = find(made + kScalesEnd);
       if (scales == nullptr) continue;
-      if (there.contains(made)) ThrowUnknown(path, fmt::format("`{}` is there, too", made));
+      if (there.contains(made)) ThrowUnknown(path, fmt::format("`{}` also exists", made));
       widenings.push_back(Mxfp4Of(*tensor, *scales, made, dtype));
       continue;
     }

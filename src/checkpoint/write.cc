@@ -183,10 +183,11 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
     const FinalizeResult finalized = Finalize(*to, plan, plan_sha256, request.index);
     result.complete = finalized.missing.empty();
     if (all && !result.complete) {
-      throw Error(ExitCode::kWorld,
-                  fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
-                              request.folder, finalized.missing.size(), plan.world_size()),
-                  "stop what removes or damages files there, and run the same command again");
+      throw Error(
+          ExitCode::kWorld,
+          fmt::format("`{}` is unfinished: {} of {} ranks were complete, but their files are gone",
+                      request.folder, finalized.missing.size(), plan.world_size()),
+          "stop what removes or damages files there, and run the same command again");
     }
   }
   to->RequireInPlace();

@@ -110,7 +110,7 @@ void ChooseColoursBy(const std::vector<std::string>& words) {
 ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
   const Stopwatch time;
   if (common.quiet && common.verbose) {
-    throw Usage("`--quiet` and `--verbose` are opposites", "give one of them");
+    throw Usage("`--quiet` and `--verbose` exclude each other", "give one of them");
   }
   if (common.quiet) SetLoudness(Loudness::kQuiet);
   if (common.verbose) SetLoudness(Loudness::kVerbose);

@@ -33,7 +33,7 @@ void RunCaptureWith(const std::vector<std::string>& words) {
 
 extern const Command kCapture = {
     .name = "capture",
-    .summary = "Make a spec from a constructor of PyTorch or JAX",
+    .summary = "Create a spec from a PyTorch or JAX constructor",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       app.prefix_command();
       app.add_option("ARGUMENT...", "The arguments of shardinit-capture, a program in Python");

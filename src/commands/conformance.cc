@@ -81,16 +81,16 @@ ExitCode RunConformance(const ConformanceOptions& options) {
       });
   kernels::ForceTarget(active);
   if (result.wrong == 0) {
-    PrintUnlessQuiet(fmt::format("{}, {}: all as they should be with {}\n",
+    PrintUnlessQuiet(fmt::format("{}, {}: all as expected with {}\n",
                                  Count(result.answers, "vector"), Count(result.elements, "element"),
                                  fmt::join(targets, ", ")));
     return ExitCode::kOk;
   }
   Report(is_own
-             ? "shardinit: this build, or this processor, makes other values than it should\n"
-               "  hint: make no model with it, and report what is above\n"
+             ? "shardinit: this build, or this processor, generates wrong values\n"
+               "  hint: do not generate models with it; report the output above\n"
              : fmt::format("shardinit: {} of {} in `{}` {} other bits than {} should\n"
-                           "  hint: shardinit-values(7) says how each value is made\n",
+                           "  hint: shardinit-values(7) defines each value\n",
                            result.wrong, Count(result.answers, "vector"), Escape(options.file),
                            result.wrong == 1 ? "has" : "have", result.wrong == 1 ? "it" : "they"),
          false);
@@ -100,7 +100,7 @@ ExitCode RunConformance(const ConformanceOptions& options) {
 }  // namespace
 
 extern const Command kConformance = {"conformance",
-                                     "Test the values of this build, or of another program",
+                                     "Test the values of this build or of another program",
                                      Configure<RunConformance>};
 
 }  // namespace shardinit

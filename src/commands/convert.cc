@@ -26,7 +26,7 @@ constexpr char kSafetensors[] = "safetensors";
 
 struct ConvertOptions {
   explicit ConvertOptions(CLI::App& app) {
-    TakesUrl(app.add_option("DIR", from, "Folder or file with tensors, in any format that is read"))
+    TakesUrl(app.add_option("DIR", from, "Folder or file with tensors, in any supported format"))
         ->required();
     exporting.AddTo(app, true);
     AddPartOfFile(app, &part);
@@ -34,16 +34,16 @@ struct ConvertOptions {
             "Spec of the model, for layouts, a mesh and a sharding; default: the folder's "
             "config.json");
     AddText(app, "--from-layout", "NAME", &from_layout,
-            "Layout of the spec that the folder has; default: `hub`, the names on the Hub");
+            "The folder's layout, one of the spec's; default: `hub`, the names on the Hub");
     spec.AddLayoutTo(app, "Layout of the spec to write; default: `hub`, the names on the Hub");
     spec.AddOverridesTo(app);
-    AddText(app, "--drop", "GLOB", &drop,
-            "Leave out the tensors of DIR whose names match; repeatable")
+    AddText(app, "--drop", "GLOB", &drop, "Skip tensors of DIR whose names match; repeatable")
         ->allow_extra_args(false);
     AddText(app, "--dtype", "TYPE", &dtype,
-            "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
-    app.add_flag("--inexact", inexact,
-                 "Change values as the layouts' trainers do, and say how many do not come back");
+            "Round floating-point tensors to this type, except 8-bit tensors and their scales");
+    app.add_flag(
+        "--inexact", inexact,
+        "Change values as the layouts' trainers do, and report how many cannot be restored");
     AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
@@ -77,8 +77,7 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
     std::optional<ConfigFile> config = FindConfigIn(folder.place());
     if (!config) {
       throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` has no config.json, so nothing says what a layout is of it",
-                              options.from),
+                  fmt::format("`{}` has no config.json, so its layouts are unknown", options.from),
                   "give the model's spec, with `--spec`");
     }
     spec.request.path = std::move(config->path);
@@ -91,7 +90,7 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
 Plan Sharded(const ConvertOptions& options, const Plan& plan) {
   const SpecRequest& request = options.spec.request;
   if (!request.sets.empty() || !request.sources.empty()) {
-    throw Error(ExitCode::kUsage, "`--set` and `--source` are for a spec, and none is given",
+    throw Error(ExitCode::kUsage, "`--set` and `--source` need a spec, but none is given",
                 "add `--spec SPEC`");
   }
   return ShardFolder(
@@ -104,7 +103,7 @@ std::optional<DType> FindFloatType(const std::string& name) {
   if (name.empty()) return {};
   const auto dtype = FindDType(name);
   if (dtype && InfoOf(*dtype).is_float()) return dtype;
-  throw Error(ExitCode::kUsage, fmt::format("`--dtype {}` is no floating-point type", name),
+  throw Error(ExitCode::kUsage, fmt::format("`--dtype {}` is not a floating-point type", name),
               "use `bf16`, `f32`, `f16` or `f64`");
 }
 
@@ -131,10 +130,9 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
                                                   const TensorFolder& folder) {
   if (folder.metadata().empty() || options.has_layouts()) return {};
   if (options.exporting.format == kSafetensors) return folder.metadata();
-  Talk(
-      fmt::format("shardinit: `{}`: only `--to {}` keeps what its files have in `__metadata__`, "
-                  "such as {}\n",
-                  Escape(options.from), kSafetensors, Quote(folder.metadata().begin()->first)));
+  Talk(fmt::format(
+      "shardinit: `{}`: only `--to {}` keeps the `__metadata__` of its files, such as {}\n",
+      Escape(options.from), kSafetensors, Quote(folder.metadata().begin()->first)));
   return {};
 }
 
@@ -163,7 +161,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
 }  // namespace
 
 extern const Command kConvert = {
-    "convert", "Carry tensors that exist to another format or layout, value by value",
+    "convert", "Convert existing tensors to another format or layout, value by value",
     Configure<RunConvert>};
 
 }  // namespace shardinit

@@ -26,8 +26,7 @@ struct DiffOptions {
   explicit DiffOptions(CLI::App& app) {
     TakesUrl(app.add_option("A", before, "Model spec, plan.json or folder of tensors"))->required();
     TakesUrl(app.add_option(
-        "B", after,
-        "What to compare it with, likewise; default: A with what these options change"));
+        "B", after, "The same, to compare with A; default: A with the changes of these options"));
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
@@ -159,13 +158,13 @@ void RequireFolders(const DiffOptions& options) {
     for (const std::string& other : {options.before, options.after}) {
       if (IsForeign(other)) static_cast<void>(TensorFolder(other, options.part));
     }
-    throw Usage(path.empty() ? "values are to be compared, but not with which"
-                             : fmt::format("`{}` is no folder of tensors, and has no values", path),
+    throw Usage(path.empty()
+                    ? "nothing to compare the values with"
+                    : fmt::format("`{}` is not a folder of tensors, so it has no values", path),
                 "name two folders; `shardinit verify DIR --spec SPEC` compares one with a spec");
   }
   if (options.spec.HasOverrides()) {
-    throw Usage("there is no spec here, and the values of folders are fixed",
-                kOverridesAreForSpecs);
+    throw Usage("the options change specs, but folders have fixed values", kOverridesAreForSpecs);
   }
 }
 
@@ -173,7 +172,7 @@ void RequireFolders(const DiffOptions& options) {
 std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
   const bool alone = options.after.empty(), changes = options.spec.HasOverrides();
   if (alone && !changes) {
-    throw Usage(fmt::format("`{}` is to be compared, but not with what", options.before),
+    throw Usage(fmt::format("nothing to compare `{}` with", options.before),
                 "name another spec, plan.json or checkpoint, or what to change, with `--set`");
   }
   if (alone && options.before == "-") {
@@ -186,12 +185,13 @@ std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
     both.second = Load(alone ? options.before : options.after, options.spec, &has_spec);
   }
   if (has_spec || !changes) return both;
-  throw Usage("there is no spec here, and plans and checkpoints are fixed", kOverridesAreForSpecs);
+  throw Usage("the options change specs, but plans and checkpoints are fixed",
+              kOverridesAreForSpecs);
 }
 
 ExitCode RunDiff(const DiffOptions& options) {
   if (options.before == "-" && options.after == "-") {
-    throw Usage("`-` stands twice, but standard input is one spec");
+    throw Usage("`-` is given twice, but standard input is only one spec");
   }
   if (options.values || IsForeign(options.before) || IsForeign(options.after)) {
     RequireFolders(options);

@@ -23,7 +23,7 @@ struct ExplainOptions {
     spec.AddAllTo(app);
     app.add_option("PATH", path, "Path of a tensor, or a pattern such as '**.q_proj.weight'")
         ->required();
-    AddRank(app, &rank, "Show the boxes of this rank; default: the lowest that holds any");
+    AddRank(app, &rank, "Show this rank's boxes; default: the lowest rank that has boxes");
     AddJson(app, &json);
   }
 
@@ -48,8 +48,9 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   }
   if (!why.places.empty()) {
     const auto& [layout, stored, view, elements, span] = why.places.front();
-    throw Usage(fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
-                fmt::format("use `--layout {}` to explain `{}`", layout, stored));
+    throw Usage(
+        fmt::format("the model has no tensor `{}`, but its layout `{}` has one", path, layout),
+        fmt::format("use `--layout {}` to explain `{}`", layout, stored));
   }
   std::vector<std::string> paths;
   std::unordered_set<std::string_view> known;  // A stored tensor may have the path of a drawn one.
@@ -114,8 +115,8 @@ std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensor
 void RunExplain(const ExplainOptions& options) {
   const std::string& spec = options.spec.request.path;
   if (spec != "-" && !IsSpec(spec) && IsSpec(options.path)) {
-    throw Usage(fmt::format("{} is no spec, but {} is", Quote(spec), Quote(options.path)),
-                fmt::format("the spec is first: `shardinit explain {} {}`", Escape(options.path),
+    throw Usage(fmt::format("{} is not a spec, but {} is", Quote(spec), Quote(options.path)),
+                fmt::format("name the spec first: `shardinit explain {} {}`", Escape(options.path),
                             Escape(spec)));
   }
   Diagnostics diagnostics;  // owns the places

@@ -21,7 +21,8 @@ namespace {
 
 Error NotFor(std::string_view format, std::string_view flag,
              const std::vector<std::string>& others) {
-  return Error(ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", flag, format),
+  return Error(ExitCode::kUsage,
+               fmt::format("`{}` does not apply to the format `{}`", flag, format),
                fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
 }
 
@@ -55,7 +56,7 @@ void PrintWritten(const ExportingOptions& options, const Plan& plan, const Writt
   }
   TalkUnlessQuiet(
       result.was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
-      : written.is_nothing ? std::string("shardinit: nothing was left to make of these ranks\n")
+      : written.is_nothing ? std::string("shardinit: nothing was left to write for these ranks\n")
                            : fmt::format("shardinit: wrote {}\n", InSpeed(written.bytes, seconds)));
   const std::string folder = Escape(options.folder);
   if (written.is_complete) {
@@ -84,7 +85,7 @@ void ExportingOptions::AddTo(CLI::App& app, bool may_be_own) {
   AddText(app, "--to", "FORMAT", &format,
           fmt::format("Format: {}", fmt::join(NamesOfFormats(has_own), ", ")))
       ->required();
-  TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder to make"))->required();
+  TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder to create"))->required();
 }
 
 void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
@@ -170,7 +171,7 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
     // A folder is named only when complete, so nothing of it stays.
     if (!Place::TraitsAt(options.folder).removes) {
       Talk(
-          "shardinit: interrupted; files that are done stay, and the same command makes the "
+          "shardinit: interrupted; finished files are kept, and the same command writes the "
           "rest\n");
     }
     throw;
@@ -180,9 +181,10 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
 // Reports the changed elements, and how many cannot be restored.
 void ReportConversionCounts(const ConversionCounts& losses) {
   if (losses.changed == 0) return;
-  Talk(fmt::format(
-      "shardinit: {} changed, as the layout's trainer has them; {} of these would not come back\n",
-      Count(losses.changed, "element"), Grouped(losses.lost)));
+  Talk(
+      fmt::format("shardinit: {} changed to the convention of the layout's trainer; {} of these "
+                  "cannot be restored exactly\n",
+                  Count(losses.changed, "element"), Grouped(losses.lost)));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 struct FinalizeOptions {
   explicit FinalizeOptions(CLI::App& app) {
     TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
-    app.add_flag("--detached", detached, "The ranks' files are elsewhere: take receipts alone");
+    app.add_flag("--detached", detached, "The ranks' files are elsewhere: check receipts only");
     AddIndex(app, &index);
     AddJson(app, &json);
   }
@@ -28,7 +28,7 @@ const char* HintForMissing(const Place& place, const Plan& plan) {
   if (!IsCopy(plan)) return "generate them with `shardinit gen SPEC -o DIR --ranks …`";
   // The folder of a copy appears when complete, but objects in a bucket appear earlier.
   return place.traits().is_remote
-             ? "make them with the command that copies the tensors, with `--ranks …`"
+             ? "write them with the command that copies the tensors, with `--ranks …`"
              : "remove it, and copy again";
 }
 
@@ -59,7 +59,8 @@ void RunFinalize(const FinalizeOptions& options) {
 
 }  // namespace
 
-extern const Command kFinalize = {
-    "finalize", "Complete a checkpoint whose ranks were generated apart", Configure<RunFinalize>};
+extern const Command kFinalize = {"finalize",
+                                  "Complete a checkpoint whose ranks were generated separately",
+                                  Configure<RunFinalize>};
 
 }  // namespace shardinit

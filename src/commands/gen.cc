@@ -25,8 +25,8 @@ struct GenOptions {
     work.AddMemoryTo(app);
     work.AddProgressTo(app);
     app.add_flag("--repair", repair,
-                 "Check every byte of what is there, and make again what is damaged");
-    app.add_flag("--dry-run", dry_run, "Check the spec and the folder, write nothing");
+                 "Check every byte of existing files, and regenerate damaged ones");
+    app.add_flag("--dry-run", dry_run, "Check the spec and the folder without writing");
     app.add_flag("--stats", stats, "Show time and bytes of each stage");
     AddJson(app, &json);
   }
@@ -109,7 +109,7 @@ GenerateResult MakeRanks(const GenOptions& options, const Plan& plan, GenerateRe
     };
     return Generate(plan, request, counters);
   } catch (const Interrupted&) {
-    Talk("shardinit: interrupted; ranks that are done stay, and the same command makes the rest\n");
+    Talk("shardinit: interrupted; finished ranks are kept, and the same command writes the rest\n");
     throw;
   }
 }
@@ -148,14 +148,13 @@ void RunGen(const GenOptions& options) {
   const ProgressMode mode = options.work.Mode();
   if (options.repair && options.dry_run) {
     throw Usage("`--dry-run` writes nothing, so it repairs nothing",
-                fmt::format("`shardinit verify {}` says what is damaged", options.folder));
+                fmt::format("`shardinit verify {}` shows the damage", options.folder));
   }
   if (options.repair && !Place::TraitsAt(options.folder).removes) {
-    throw Usage(
-        "`--repair` is for folders: objects in a bucket are never replaced",
-        fmt::format("remove with the store's own tool what `shardinit verify {}` finds, and "
-                    "run the same command without it",
-                    options.folder));
+    throw Usage("`--repair` is for folders: objects in a bucket are never replaced",
+                fmt::format("use the store's own tool to remove what `shardinit verify {}` "
+                            "reports, and run the same command without it",
+                            options.folder));
   }
   const Plan plan = options.spec.LoadToMake();
   request.ranks = options.ranks.Ranks(plan);

@@ -208,7 +208,7 @@ const ResultKind kGraphPage = {
 
 void RunGraph(const GraphOptions& options) {
   if (options.dot && options.json) {
-    throw Usage("`--dot` and `--json` are two different forms", "use one of them");
+    throw Usage("`--dot` and `--json` exclude each other", "use one of them");
   }
   if (options.json && options.depth != 0) {
     throw Usage("`--depth` is for pictures, but `--json` writes every tensor",

@@ -153,8 +153,8 @@ std::string GraphPage(const Shown& shown, int64_t depth) {
   HtmlPage page;
   page.Paragraph(HeadingOf(shown));
   page.Paragraph(
-      "Tensors that differ only in numbers are one. Areas and bars are bytes, in the order of the "
-      "model: a bar begins where that of the tensor before it ends.");
+      "Tensors whose paths differ only in numbers are one. Areas and bars show bytes, in the order "
+      "of the model: each bar begins where the previous one ends.");
   page.ChooseColours("initializer", "sharding");
   page.Filter();
   if (graph.drawn) page.Heading("Drawn");

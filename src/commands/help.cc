@@ -28,9 +28,9 @@ using Json = nlohmann::json;
 
 struct HelpOptions {
   explicit HelpOptions(CLI::App& app) {
-    app.add_option("NAME", name,
-                   "A command, a key such as mesh.axes, or a name that `list` shows; default: what "
-                   "there is to ask");
+    app.add_option(
+        "NAME", name,
+        "A command, a key such as mesh.axes, or a name that `list` shows; default: all topics");
   }
 
   std::string name;
@@ -274,8 +274,8 @@ void RunHelp(const HelpOptions& options) {
   const std::vector<std::string> texts = HelpOn(options.name);
   if (texts.empty()) {
     const std::string closest = Closest(options.name, HelpNames());
-    throw Usage(fmt::format("there is no help on {}", Quote(options.name)),
-                closest.empty() ? "`shardinit help` shows what there is to ask"
+    throw Usage(fmt::format("no help topic matches {}", Quote(options.name)),
+                closest.empty() ? "`shardinit help` shows all topics"
                                 : fmt::format("did you mean `{}`?", closest));
   }
   Print(fmt::to_string(fmt::join(texts, "\n")));

@@ -61,7 +61,8 @@ void RunImport(const ImportOptions& options) {
 
 }  // namespace
 
-extern const Command kImport = {
-    "import", "Make a spec from a config.json of Hugging Face Transformers", Configure<RunImport>};
+extern const Command kImport = {"import",
+                                "Create a spec from a config.json of Hugging Face Transformers",
+                                Configure<RunImport>};
 
 }  // namespace shardinit

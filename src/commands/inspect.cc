@@ -22,10 +22,9 @@ using nlohmann::json;
 
 struct InspectOptions {
   explicit InspectOptions(CLI::App& app) {
-    TakesUrl(
-        app.add_option("PATH", path,
-                       "Folder or file with tensors, in any format that is read; or an HDF5 file "
-                       "of a checkpoint"))
+    TakesUrl(app.add_option("PATH", path,
+                            "Folder or file with tensors, in any supported format; or an HDF5 file "
+                            "of a checkpoint"))
         ->required();
     AddOnly(app, &only);
     AddPartOfFile(app, &part);
@@ -177,7 +176,7 @@ void RunInspect(const InspectOptions& options) {
   }
   RequireNoPart(options.part, options.path);
   if (!options.only.empty()) {
-    throw Usage("`--only` is for tensors, and this is one file of a checkpoint",
+    throw Usage("`--only` selects tensors of a folder, but this is one file of a checkpoint",
                 "name the checkpoint's folder");
   }
   return InspectFile(options);
@@ -185,7 +184,8 @@ void RunInspect(const InspectOptions& options) {
 
 }  // namespace
 
-extern const Command kInspect = {
-    "inspect", "Show what a folder of tensors, or a file of one, holds", Configure<RunInspect>};
+extern const Command kInspect = {"inspect",
+                                 "Show the contents of a folder of tensors or of one of its files",
+                                 Configure<RunInspect>};
 
 }  // namespace shardinit

@@ -129,9 +129,8 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
   const JobsOptions& options = job.options;
   if (!job.is_in_bucket() && options.volume.empty() == options.storage_class.empty()) {
     throw Usage(options.volume.empty() ? "`kubernetes` needs a volume that all nodes may write to"
-                                       : "`--volume` and `--storage-class` are two answers",
-                "name a claim that is there with `--volume`, or have one made with "
-                "`--storage-class`");
+                                       : "`--volume` and `--storage-class` exclude each other",
+                "name an existing claim with `--volume`, or create one with `--storage-class`");
   }
   std::string documents, claim = options.volume;
   if (!options.storage_class.empty()) {
@@ -330,19 +329,19 @@ JobsOptions::JobsOptions(CLI::App& app) : app(app) {
   TakesUrl(AddText(app, "-o,--output", "DIR", &folder,
                    "Folder of the checkpoint, or its URL; object-store: REMOTE:PATH of rclone"))
       ->required();
-  app.add_option("--nodes", nodes, "Parts, each on a node of its own; default 1, batch: 2")
+  app.add_option("--nodes", nodes, "Parts, each on its own node; default 1, batch: 2")
       ->type_name("N")
       ->check(WholeNumber(1, INT64_MAX, "a whole number from 1 on"));
-  app.add_flag("--array", array, "slurm: an array of jobs, of one node each");
-  AddText(app, "--image", "IMAGE", &image, "Image of the containers, which has shardinit");
+  app.add_flag("--array", array, "slurm: an array of one-node jobs");
+  AddText(app, "--image", "IMAGE", &image, "Container image that contains shardinit");
   AddText(app, "--volume", "NAME", &volume,
           "Claim, volume or file system (fs-…) that all containers write to");
   AddText(app, "--storage-class", "CLASS", &storage_class,
-          "kubernetes: make a claim of this class instead");
+          "kubernetes: create a claim of this class instead");
   AddText(app, "--mount", "PATH", &mount, "Where containers see the volume; default /work");
   AddText(app, "--queue", "NAME", &queue, "batch: the queue of AWS Batch");
   AddText(app, "--env", "NAME=VALUE", &env,
-          "Variable of the containers, as AWS_REGION=eu-west-1; repeatable")
+          "Environment variable of the containers, such as AWS_REGION=eu-west-1; repeatable")
       ->allow_extra_args(false);
   AddText(app, "--service-account", "NAME", &service_account,
           "kubernetes, argo: the account of the pods, which may write to the bucket");
@@ -350,7 +349,7 @@ JobsOptions::JobsOptions(CLI::App& app) : app(app) {
           "kubernetes, argo: a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
   AddText(app, "--job-role", "ARN", &job_role,
           "batch: the role of the jobs, which may write to the bucket");
-  AddText(app, "--name", "NAME", &name, "Name of the job; default: of the model");
+  AddText(app, "--name", "NAME", &name, "Name of the job; default: the model's name");
 }
 
 }  // namespace shardinit

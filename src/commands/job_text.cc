@@ -15,8 +15,9 @@ void RequireUtf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Character character = CharacterAt(text, at);
     if (!character.valid) {
-      throw Usage(fmt::format("{} is not UTF-8, and neither YAML nor JSON can say it", Quote(text)),
-                  "give the file or folder another name");
+      throw Usage(
+          fmt::format("{} is not UTF-8, so neither YAML nor JSON can contain it", Quote(text)),
+          "give the file or folder another name");
     }
     at += static_cast<size_t>(character.size);
   }

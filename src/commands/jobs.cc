@@ -71,7 +71,7 @@ const JobEngine& EngineOf(const JobsOptions& options) {
   if (const JobEngine* engine = FindNamed(engines, options.engine)) return *engine;
   const std::vector<std::string> names = NamesOf(engines);
   const std::string closest = Closest(options.engine, names);
-  throw Usage(fmt::format("there are no jobs for {}", Quote(options.engine)),
+  throw Usage(fmt::format("unknown job engine {}", Quote(options.engine)),
               closest.empty() ? fmt::format("one of `{}`", fmt::join(names, "`, `"))
                               : fmt::format("did you mean `{}`?", closest));
 }
@@ -80,16 +80,16 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
   for (int flag = 0; flag < kAllFlags; ++flag) {
     const auto given = static_cast<JobFlag>(flag);
     if (options.Has(given) && !Contains(engine.takes, given)) {
-      throw Usage(fmt::format("`{}` is not for `{}`", kJobFlags[flag], engine.name),
-                  "leave it out; shardinit-jobs(1) says what it is for");
+      throw Usage(fmt::format("`{}` does not apply to `{}`", kJobFlags[flag], engine.name),
+                  "leave it out; shardinit-jobs(1) describes it");
     }
     const bool is_needed =
         Contains(engine.needs, given) ||
         (!Place::TraitsAt(options.folder).is_remote && Contains(engine.needs_in_folder, given));
     if (!options.Has(given) && is_needed) {
       throw Usage(fmt::format("`{}` needs `{}`", engine.name, kJobFlags[flag]),
-                  flag == kImage ? "`src/Containerfile` makes an image, for a registry of yours"
-                                 : "shardinit-jobs(1) says what it is");
+                  flag == kImage ? "build it with `src/Containerfile` for a registry"
+                                 : "shardinit-jobs(1) describes it");
     }
   }
 }
@@ -97,16 +97,16 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
 // Rejects a job that lacks credentials for its bucket, or has a useless volume.
 void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
   if (!engine.takes_urls) {
-    throw Usage(fmt::format("`{}` writes to no URL", engine.name),
+    throw Usage(fmt::format("`{}` cannot write to a URL", engine.name),
                 "name a remote of rclone, or use `shardinit gen -o URL`, which needs none");
   }
   ParseBucketUrl(options.folder);
   if (options.Has(kStorageClass)) {
-    throw Usage("`--storage-class` makes a volume for the checkpoint, which is in a bucket here",
+    throw Usage("`--storage-class` creates a volume, but the checkpoint goes to a bucket",
                 "leave it out");
   }
   if (options.Has(kMount) && !options.Has(kVolume)) {
-    throw Usage("`--mount` says where containers see a volume, and there is none",
+    throw Usage("`--mount` needs a volume, but none is given",
                 "leave it out, or name the volume that has the files of the spec with `--volume`");
   }
   const auto& flags = engine.credentials;
@@ -117,9 +117,9 @@ void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
   for (const JobFlag flag : flags) {
     names += fmt::format("{}`{}`", names.empty() ? "" : " or ", kJobFlags[flag]);
   }
-  throw Usage(fmt::format("`{}` needs {} for a bucket: its jobs have no credentials of yours",
+  throw Usage(fmt::format("`{}` needs {} for a bucket: its jobs do not have your credentials",
                           engine.name, names),
-              "shardinit-jobs(1) says what it is");
+              "shardinit-jobs(1) describes it");
 }
 
 // Returns the environment variables of the containers.
@@ -134,12 +134,12 @@ std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
     const std::string name = text.substr(0, equal);
     if (equal == text.npos || name.empty() || !std::ranges::all_of(name, is_in_name) ||
         (name[0] >= '0' && name[0] <= '9')) {
-      throw Usage(fmt::format("`--env` of {} is no variable and its value", Quote(text)),
+      throw Usage(fmt::format("`--env` must be NAME=VALUE, but is {}", Quote(text)),
                   "write it as in `--env AWS_REGION=eu-west-1`");
     }
     if (name == "AWS_SECRET_ACCESS_KEY" || name == "AWS_SESSION_TOKEN") {
       throw Usage(fmt::format("`--env {}=…` would print a secret", name),
-                  "shardinit-jobs(1) says how jobs get credentials");
+                  "shardinit-jobs(1) describes how jobs get credentials");
     }
     if (name.starts_with(engine.own_variables)) {
       throw Usage(fmt::format("`--env {}=…`: `{}` sets this variable itself", name, engine.name),
@@ -156,10 +156,9 @@ std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
 void SayIfElsewhere(const Job& job) {
   for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"}) {
     if (Environment(name).empty() || job.variables.contains(name)) continue;
-    Talk(
-        fmt::format("shardinit: {} is set here, and the jobs do not have it: if they need it, give "
-                    "`--env {}=…`\n",
-                    name, name));
+    Talk(fmt::format(
+        "shardinit: {} is set here, but not in the jobs: add `--env {}=…` if they need it\n", name,
+        name));
   }
 }
 
@@ -170,7 +169,7 @@ int64_t PartsOf(const JobsOptions& options, const JobEngine& engine) {
   if (parts >= engine.least && parts <= most) return parts;
   throw Usage(fmt::format("`--nodes {}`: {}", parts,
                           options.array          ? kArrayLimit
-                          : engine.limit.empty() ? "there cannot be so many"
+                          : engine.limit.empty() ? "the number is out of range"
                                                  : engine.limit),
               parts < engine.least
                   ? fmt::format("use {} at least", engine.least)
@@ -187,8 +186,8 @@ std::string JobNameOf(const JobsOptions& options, const std::string& model) {
   if (!name.empty()) {
     if (name.size() > kLongest || !std::all_of(name.begin(), name.end(), is_plain) ||
         name.front() == '-' || name.back() == '-') {
-      throw Usage(fmt::format("{} is not the name of a job", Quote(name)),
-                  fmt::format("use up to {} small letters, digits and `-` between them", kLongest));
+      throw Usage(fmt::format("{} is not a valid name of a job", Quote(name)),
+                  fmt::format("use up to {} lower-case letters, digits and inner `-`", kLongest));
     }
     return name;
   }
@@ -221,15 +220,15 @@ SourceOpener OpenAndNote(std::vector<std::string>* folders) {
 Error NotSeen(const std::string& path, const Job& job, bool is_written = false) {
   if (job.mount.empty()) {
     return Usage(fmt::format("the containers do not see `{}`: they have no volume", path),
-                 "copy it to a volume that they can read, name that with `--volume` and "
-                 "`--mount`, and run this where the volume has the same path");
+                 "copy it to a volume that they can read, name it with `--volume` and `--mount`, "
+                 "and run this where the volume has the same path");
   }
   return Usage(
       fmt::format("the containers do not see `{}`: they see the volume at `{}`", path, job.mount),
-      is_written
-          ? "choose a folder on the volume with `-o`, or say with `--mount` where containers see it"
-          : "copy it to the volume, and run this where the volume has the same path; or say "
-            "with `--mount` where containers see it");
+      is_written ? "choose a folder on the volume with `-o`, or name the containers' mount point "
+                   "with `--mount`"
+                 : "copy it to the volume, and run this where the volume has the same path; or "
+                   "name the containers' mount point with `--mount`");
 }
 
 // Embeds a spec that is not on the volume in the job, if the spec does not depend on its location.
@@ -238,7 +237,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   job->spec_file = path.ends_with(".json") ? "config.json" : "spec.yaml";
   job->spec = fmt::format("{}/{}", kSpecFolder, job->spec_file);
   if (job->spec_text.size() > kMostSpecBytes) {
-    throw Usage(fmt::format("`{}` has {}, too many to go along with a job", path,
+    throw Usage(fmt::format("`{}` has {}, too many to include in a job", path,
                             Count(std::ssize(job->spec_text), "byte")),
                 "copy it to a volume, and run this where the volume has the same path");
   }
@@ -253,7 +252,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   } catch (const InvalidSpec&) {
   }
   throw Usage(
-      fmt::format("`{}` names other files by where it is, so it cannot go along with a job", path),
+      fmt::format("`{}` names other files by relative paths, so a job cannot include it", path),
       "copy them to a volume, and run this where the volume has the same path");
 }
 
@@ -261,8 +260,8 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
 void PlaceVolume(const JobsOptions& options, Job* job) {
   job->mount = options.mount.empty() ? "/work" : options.mount;
   if (!job->mount.starts_with('/')) {
-    throw Usage(fmt::format("`--mount {}` is no absolute path", job->mount),
-                "containers see the volume at such a path: `--mount /work`");
+    throw Usage(fmt::format("`--mount {}` is not an absolute path", job->mount),
+                "use an absolute path, such as `--mount /work`");
   }
   job->mount = Absolute(job->mount);
   const std::string here = Absolute(".");
@@ -302,7 +301,7 @@ std::string LastingPath(const SpecRequest& request) {
   const std::string path = PathOfSpec({}, request.path);
   if (IsShipped(path)) return path;
   if (!fs::is_regular_file(path) || IsOfProcess(Absolute(path))) {
-    throw Usage(fmt::format("`{}` is no file that a job can read later", path),
+    throw Usage(fmt::format("`{}` is not a file that a job can read later", path),
                 "write the spec to a file");
   }
   return Absolute(path);
@@ -328,7 +327,7 @@ void RunJobs(const JobsOptions& options) {
   if (engine.name == "object-store") {
     job.folder = options.folder;
     if (!Contains(job.folder, ':') || job.folder.starts_with('-')) {
-      throw Usage(fmt::format("`-o {}` is no remote of rclone", options.folder),
+      throw Usage(fmt::format("`-o {}` is not a remote of rclone", options.folder),
                   "name it as in `-o store:bucket/checkpoint`; `rclone listremotes` shows them");
     }
     while (job.folder.ends_with('/')) job.folder.pop_back();

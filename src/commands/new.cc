@@ -38,8 +38,8 @@ constexpr SizeFlag kSizeFlags[kAllSizes] = {
     {"ff", "--ff", "Hidden units of an MLP; default 8/3 of the width, rounded up to 256s",
      "round_up(ceil_div(8 * d, 3), 256)"},
     {"layers", "--layers", "Layers; default 8", "8"},
-    {"heads", "--heads", "Heads of attention; default one for each 64 of the width", ""},
-    {"kv_heads", "--kv-heads", "Heads of keys and values; default as many", "heads"},
+    {"heads", "--heads", "Attention heads; default one for each 64 of the width", ""},
+    {"kv_heads", "--kv-heads", "Heads of keys and values; default the same number", "heads"},
     {"head_dim", "--head-dim", "Size of a head; default the width, divided among the heads",
      "d / heads"},
     {"vocab", "--vocab", "Rows of the embedding table; default 32000", "32000"},
@@ -62,11 +62,11 @@ struct NewOptions {
           ->type_name("N")
           ->check(WholeNumber(1, INT32_MAX, "a whole number from 1 to 2147483647"));
     }
-    AddText(app, "--mesh", "AXIS=SIZE,...", &mesh, "Axes of the mesh, as in fsdp=8,tensor=2");
+    AddText(app, "--mesh", "AXIS=SIZE,...", &mesh, "Axes of the mesh, such as fsdp=8,tensor=2");
     AddText(app, "--sharding", "NAME|FILE|WORD", &sharding,
-            "Shard tensors as this says, as in torchtitan");
+            "Use this sharding, such as torchtitan");
     AddText(app, "--dtype", "DTYPE", &dtype, "Element type; default bf16");
-    AddText(app, "--init", "RECIPE", &init, "Take the initializers of this recipe, as in megatron");
+    AddText(app, "--init", "RECIPE", &init, "Use this recipe's initializers, such as megatron");
   }
 
   std::string name = "model", from, mesh, sharding, dtype, init;
@@ -137,13 +137,13 @@ void SetIncludes(Draft* draft) {
   const NewOptions& options = draft->options;
   if (!options.from.empty()) {
     if (!IsModel(options.from)) {
-      throw Usage(fmt::format("there is no shipped model {}", Quote(options.from)),
+      throw Usage(fmt::format("shardinit ships no model {}", Quote(options.from)),
                   HintForSpec(options.from));
     }
     draft->includes.push_back(options.from);
   } else if (IsModel(options.name)) {
     throw Usage(
-        fmt::format("{} is shipped, and NAME is that of a new model", Quote(options.name)),
+        fmt::format("{} is a shipped model, but NAME must be a new name", Quote(options.name)),
         fmt::format("start from it with `shardinit new mine --from {}`, or take another name",
                     options.name));
   }
@@ -151,7 +151,7 @@ void SetIncludes(Draft* draft) {
     const std::vector<std::string> recipes = RecipesOfDecoders();
     if (!Contains(recipes, options.init)) {
       const std::string closest = Closest(options.init, recipes);
-      throw Usage(fmt::format("there is no recipe {} for decoders", Quote(options.init)),
+      throw Usage(fmt::format("shardinit ships no recipe {} for decoders", Quote(options.init)),
                   closest.empty() ? fmt::format("one of `{}`", fmt::join(recipes, "`, `"))
                                   : fmt::format("did you mean `{}`?", closest));
     }
@@ -172,8 +172,8 @@ void SetInitializers(Draft* draft) {
   }
   draft->values["initializers"] =
       has_recipe
-          ? fmt::format("# The initializers are those of recipes/{}.", draft->options.init)
-          : "# Initializers by name; `residual` is for what is added to the residual stream.\n"
+          ? fmt::format("# The initializers come from recipes/{}.", draft->options.init)
+          : "# Initializers by name; `residual` is for layers that add to the residual stream.\n"
             "init:\n"
             "  linear: {normal: {std: 0.02}}\n"
             "  residual: {normal: {std: 0.02 / sqrt(2 * layers)}}";
@@ -192,12 +192,12 @@ void SetVariables(Draft* draft) {
   if (sizes[kHeadDim] == 0 && width % heads != 0) {
     throw Usage(fmt::format("the width, {}, is not a multiple of {}, {}", width,
                             sizes[kHeads] > 0 ? "the number of heads" : "`--kv-heads`", heads),
-                "use another number of heads, or say their size with `--head-dim`");
+                "use another number of heads, or set their size with `--head-dim`");
   }
   if (sizes[kKvHeads] > 0 && heads % sizes[kKvHeads] != 0) {
     throw Usage(
         fmt::format("`--heads {}` is not a multiple of `--kv-heads {}`", heads, sizes[kKvHeads]),
-        "each head of keys and values serves as many heads as every other");
+        "each head of keys and values must serve the same number of heads");
   }
   std::vector<std::string> lines;
   for (int i = 0; i < kAllSizes; ++i) {
@@ -298,7 +298,7 @@ void SetMesh(const Mesh& mesh, Draft* draft) {
     lines.push_back(fmt::format("mesh: {{axes: {}}}", AxesOf(mesh, has_mesh)));
   }
   if (!options.sharding.empty() && !draft->has_shipped_sharding) {
-    if (!options.from.empty()) lines.emplace_back("rules: null  # Not those of the model.");
+    if (!options.from.empty()) lines.emplace_back("rules: null  # Replaces the model's rules.");
     lines.push_back(fmt::format("sharding: {}", options.sharding));
   } else if (!has_mesh) {
     lines.push_back("\n" + DecoderRules(mesh));

@@ -154,17 +154,16 @@ std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
 void CommonOptions::AddTo(CLI::App& app) {
   constexpr char kGroup[] = "Options of every command";
   if (app.get_option_no_throw("--output") == nullptr) {
-    AddText(app, "-o,--output", "FILE", &output, "Write what is printed to a new file")
-        ->group(kGroup);
+    AddText(app, "-o,--output", "FILE", &output, "Write the output to a new file")->group(kGroup);
     if (app.get_option_no_throw("--force") == nullptr) {
-      app.add_flag("--force", force, "Replace a file, whoever wrote it")->group(kGroup);
+      app.add_flag("--force", force, "Overwrite an existing file, whoever wrote it")->group(kGroup);
     }
   }
   AddText(app, "--color", "auto|always|never", &color,
-          "Colour text for people; default auto: in a terminal")
+          "Colour the output; default auto: in a terminal")
       ->group(kGroup);
-  app.add_flag("-q,--quiet", quiet, "Say nothing of what went well")->group(kGroup);
-  app.add_flag("-v,--verbose", verbose, "Say at the end what the run cost")->group(kGroup);
+  app.add_flag("-q,--quiet", quiet, "Print errors and results only")->group(kGroup);
+  app.add_flag("-v,--verbose", verbose, "Report time and memory at the end")->group(kGroup);
 }
 
 CLI::Option* SpecOptions::AddTo(CLI::App& app, const char* help) {
@@ -180,15 +179,15 @@ void SpecOptions::AddReplicasTo(CLI::App& app) {
 
 void SpecOptions::AddOverridesTo(CLI::App& app) {
   AddText(app, "--set", "KEY=VALUE", &request.sets,
-          "Override a value of the spec, as in seed=7; repeatable")
+          "Override a value of the spec, such as seed=7; repeatable")
       ->allow_extra_args(false);
-  AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, as in fsdp=8,tensor=4");
+  AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, such as fsdp=8,tensor=4");
   AddText(app, "--sharding", "FILE|WORD", &request.sharding,
-          "Shard tensors as this file or word says, instead of the spec");
+          "Use this sharding (a file or word) instead of the spec's");
   AddText(app, "--source", "NAME=DIR", &request.sources,
-          "Take this folder for a source of the spec; repeatable")
+          "Use this folder as a source of the spec; repeatable")
       ->allow_extra_args(false);
-  AddText(app, "--deny", "warnings", &deny, "Take warnings of the spec for errors");
+  AddText(app, "--deny", "warnings", &deny, "Treat warnings about the spec as errors");
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app, const char* help) {
@@ -211,9 +210,9 @@ void SpecOptions::AddAllTo(CLI::App& app) {
   AddReplicasTo(app);
   places = Places::kLeast;
   AddText(app, "--tokens", "COUNT", &tokens,
-          "Tokens of a training step, as in 4M, for the cost of a sharding");
+          "Tokens of a training step, such as 4M, for the cost of a sharding");
   AddText(app, "--memory-per-rank", "SIZE", &memory_per_rank,
-          "Memory of a rank that `sharding: auto` may use, as in 80G");
+          "Memory of a rank that `sharding: auto` may use, such as 80G");
 }
 
 Warnings SpecOptions::FindWarnings(bool are_data) const {
@@ -253,10 +252,10 @@ Plan SpecOptions::LoadToMake() const {
   RequireConventions(plan);
   const std::vector<std::string> shifted = ShiftedTensors(plan);
   if (!shifted.empty()) {
-    TalkUnlessQuiet(fmt::format(
-        "shardinit: the trainer of this layout has another convention for {}, such as {}: values "
-        "are written as the spec has them\n",
-        Count(std::ssize(shifted), "tensor"), Quote(shifted.front())));
+    TalkUnlessQuiet(
+        fmt::format("shardinit: the trainer of this layout has another convention for {}, such as "
+                    "{}: values are written unchanged, in the spec's convention\n",
+                    Count(std::ssize(shifted), "tensor"), Quote(shifted.front())));
   }
   return plan;
 }
@@ -269,12 +268,12 @@ void WorkOptions::AddJobsTo(CLI::App& app, const char* what_jobs_do) {
 }
 
 void WorkOptions::AddProgressTo(CLI::App& app) {
-  app.add_option("--progress", progress, "Show how far it is; default auto: unless --json is given")
+  app.add_option("--progress", progress, "Show progress; default auto: unless --json is given")
       ->type_name("auto|always|never");
 }
 
 void WorkOptions::AddMemoryTo(CLI::App& app) {
-  app.add_option("--memory", memory, "Most memory for data on its way to the disk; default 160M")
+  app.add_option("--memory", memory, "Most memory for data before it is written; default 160M")
       ->type_name("SIZE");
 }
 
@@ -291,12 +290,12 @@ ProgressMode WorkOptions::Mode() const {
 }
 
 void AddOnly(CLI::App& app, std::string* only) {
-  AddText(app, "--only", "GLOB", only, "Only tensors whose path matches, as in '**.norm.weight'");
+  AddText(app, "--only", "GLOB", only, "Only tensors whose path matches, such as '**.norm.weight'");
 }
 
 void AddPartOfFile(CLI::App& app, std::string* part) {
   AddText(app, kPartOption, "KEY", part,
-          "Read this part of a folder or file of tensors, as in ema or app.model");
+          "Read this part of a folder or file of tensors, such as ema or app.model");
 }
 
 void RequireNoPart(const std::string& part, const std::string& path) {
@@ -336,10 +335,10 @@ void CheckRank(int64_t rank, const Plan& plan) {
 }
 
 void AddRanks(CLI::App& app, RankOptions* options) {
-  AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, as in 0,3-5; default: all");
+  AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, such as 0,3-5; default: all");
   AddText(app, "--devices", "LIST", &options->devices,
           "Only the ranks on these devices, by their ids");
-  AddPart(app, &options->part, "Only part I, from 0, of the ranks cut into N parts of equal bytes");
+  AddPart(app, &options->part, "Only part I (from 0) of the ranks in N parts of equal bytes");
 }
 
 void AddPart(CLI::App& app, std::string* part, const char* what) {
@@ -356,8 +355,8 @@ void RequirePartCount(std::string_view option, int64_t count) {
 std::optional<JobPart> RankOptions::FindPart() const {
   if (!ranks.empty() + !devices.empty() + !part.empty() > 1) {
     throw Usage(
-        fmt::format("`{}` and `{}` both say what to make", ranks.empty() ? "--devices" : "--ranks",
-                    part.empty() ? "--devices" : "--part"),
+        fmt::format("`{}` and `{}` both select what to write",
+                    ranks.empty() ? "--devices" : "--ranks", part.empty() ? "--devices" : "--part"),
         "give one of them");
   }
   if (part.empty()) return {};
@@ -382,7 +381,7 @@ void AddJson(CLI::App& app, bool* json) {
 }
 
 void AddForce(CLI::App& app, bool* force) {
-  app.add_flag("--force", *force, "Replace a file, whoever wrote it");
+  app.add_flag("--force", *force, "Overwrite an existing file, whoever wrote it");
 }
 
 void AddIndex(CLI::App& app, std::string* index) {
@@ -460,7 +459,7 @@ void RequireFolderName(const std::string& folder) {
   for (const char* of_file : {".safetensors", ".distcp", ".pt", ".pth", ".bin", ".h5", ".hdf5",
                               ".keras", ".npz", ".json", ".yaml"}) {
     if (ending != of_file) continue;
-    throw Usage(fmt::format("`{}` is named as a file, and a folder of files is made", folder),
+    throw Usage(fmt::format("`{}` looks like a file name, but the output is a folder", folder),
                 fmt::format("name a folder, as in `-o {}`", path.stem().string()));
   }
 }
@@ -494,8 +493,9 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint, bo
   });
   // If the checkpoint is a file, its folder counts too.
   if (!may_be_it && (path == of || (!IsFolder(checkpoint) && path == of.parent_path()))) {
-    throw Usage(fmt::format("`{}` has the tensors that are copied, and `-o` names it", folder),
-                "choose another folder with `-o`");
+    throw Usage(
+        fmt::format("`{}` contains the tensors that are copied, so `-o` cannot name it", folder),
+        "choose another folder with `-o`");
   }
   const auto within = path.lexically_relative(of);
   if (within.empty() || within == "." || *within.begin() == "..") return;

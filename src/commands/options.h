@@ -30,7 +30,7 @@ struct CommonOptions {
 
 // The hint if HasOverrides() but a spec is missing.
 inline constexpr char kOverridesAreForSpecs[] =
-    "`--set`, `--source`, `--mesh`, `--sharding` and `--layout` are for specs";
+    "`--set`, `--source`, `--mesh`, `--sharding` and `--layout` need a spec";
 
 // The options SPEC, --set, --mesh, --sharding, --source and --deny. Commands can add --layout,
 // --replicas, --tokens and --memory-per-rank.

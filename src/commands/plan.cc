@@ -23,10 +23,9 @@ struct PlanOptions {
   explicit PlanOptions(CLI::App& app) {
     spec.AddAllTo(app);
     AddText(app, "--write", "FILE", &write,
-            "Also write the sharding to this file, as --sharding takes it");
+            "Also write the sharding to this file, for use with --sharding");
     AddRank(app, &rank, "Also list the boxes of this rank");
-    AddPart(app, &ranks.part,
-            "Also say what is part I, from 0, of the ranks cut into N of equal bytes");
+    AddPart(app, &ranks.part, "Also show part I (from 0) of the ranks in N parts of equal bytes");
     app.add_flag("--devices", devices, "Also list the device of each rank");
     work.AddJobsTo(app, "would generate");
     work.AddMemoryTo(app);
@@ -101,7 +100,7 @@ double ImbalanceOf(const Plan& plan, const Balance& balance) {
 
 Fact FactOfLargestRank(const Plan& plan, const Balance& balance) {
   const std::string least = balance.ranks.empty()
-                                ? "the smallest is not known: too many differ"
+                                ? "the smallest is not known: too many tensors differ"
                                 : "the smallest " + InBytes(balance.ranks.begin()->first);
   return {"max_rank_bytes",
           plan.max_rank_bytes,

@@ -62,8 +62,7 @@ class Plane {
     return fmt::format(
         "Dimension {} ({}) goes down, dimension {} ({}) to the right, not to scale.{}", *down_,
         shape_[*down_], *across_, shape_[*across_],
-        hides_ ? " A further dimension is sharded: boxes that differ in it alone hide one another."
-               : "");
+        hides_ ? " Boxes that differ only in a further sharded dimension hide one another." : "");
   }
 
  private:
@@ -99,8 +98,7 @@ class PlanPageWriter {
   void AddTreemap(HtmlPage* page) const {
     page->Heading("Bytes by group");
     page->Paragraph(fmt::format(
-        "{}: tensors that differ only in the numbers of their paths are one. A colour is a way to "
-        "be sharded.",
+        "{}: tensors whose paths differ only in numbers are one. A colour is a way of sharding.",
         Count(std::ssize(all_), "group") + " of tensors"));
     std::map<std::string, std::string> colours;
     std::vector<std::pair<std::string, std::string>> legend;

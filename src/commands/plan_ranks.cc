@@ -63,15 +63,15 @@ class RankPictures {
     const int64_t slices = mesh_.devices.slice_count();
     page_.Heading("Mesh");
     if (mesh_.axes.empty()) {
-      page_.Paragraph("1 rank: there is no mesh.");
+      page_.Paragraph("1 rank, without a mesh.");
     } else {
       page_.Paragraph(fmt::format(
-          "{} of {}, the last axis fastest. A place has the number of its {}, the index on each "
-          "axis below it, and a colour, which is that of its rank in the boxes, too.",
+          "{} of {}, the last axis fastest. Each place shows the number of its {}, its index on "
+          "each axis, and the colour that its rank has in all pictures.",
           Count(mesh_.world_size(), "rank"), InText(mesh_), single_ ? "rank" : "ranks"));
     }
     if (!single_) {
-      page_.Paragraph(fmt::format("There are too many ranks to show each: a place stands for {}.",
+      page_.Paragraph(fmt::format("There are too many ranks: each place represents {}.",
                                   Count(places_[0].end, "rank")));
     }
     if (slices > 1) {
@@ -94,7 +94,7 @@ class RankPictures {
   void AddLoads() {
     page_.Heading("Bytes per rank");
     if (has_loads_) {
-      page_.Paragraph(single_ ? "What each rank holds; the darker part is in its file."
+      page_.Paragraph(single_ ? "Bytes that each rank holds; the darker part is in its file."
                               : "The most that a rank of each place holds; the darker part is the "
                                 "least.");
       Chart chart;

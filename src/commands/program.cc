@@ -20,22 +20,22 @@ struct ProgramOptions {
     spec.AddTo(app);
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
-    AddRank(app, &rank, "The boxes of this rank alone, for one device");
-    app.add_flag("--stack", stack, "Layers that are alike as one tensor, made in a loop");
+    AddRank(app, &rank, "Only the boxes of this rank, for one device");
+    app.add_flag("--stack", stack, "Stack matching layers into one tensor, generated in a loop");
     app.add_flag("--kinds", kinds,
-                 "A module for each kind of tensor, and a list of which tensor is which");
+                 "A module for each kind of tensor, and a list of the tensors of each");
     app.add_option("--arith", arithmetic,
-                   "How f32 is computed: f32, mixed with an argument that is 0, or f64")
+                   "How f32 is computed: f32, mixed (takes an argument that is 0) or f64")
         ->type_name("f32|f64")
         ->capture_default_str();
-    CLI::Option* annotate =
-        app.add_option("--annotate", annotations, "Which annotations say how results are sharded")
-            ->type_name("mhlo|sdy|both")
-            ->capture_default_str();
-    app.add_flag("--portable", portable,
-                 "StableHLO alone, for a portable artifact: --annotate mhlo")
+    CLI::Option* annotate = app.add_option("--annotate", annotations,
+                                           "Which annotations describe the sharding of results")
+                                ->type_name("mhlo|sdy|both")
+                                ->capture_default_str();
+    app.add_flag("--portable", portable, "Only StableHLO, for a portable artifact: --annotate mhlo")
         ->excludes(annotate);
-    AddText(app, "-o,--output", "PATH", &out, "File; with --kinds the folder. Default: printed");
+    AddText(app, "-o,--output", "PATH", &out,
+            "File, or with --kinds a folder; default: standard output");
     AddForce(app, &force);
   }
 
@@ -116,7 +116,7 @@ void RunProgram(const ProgramOptions& options) {
   ChoiceOf("--arith", options.arithmetic, {"f32", "f64"});
   ChoiceOf("--annotate", options.annotations, {"mhlo", "sdy", "both"});
   if (options.kinds && options.stack) {
-    throw Usage("`--kinds` and `--stack` are two different forms", "use one of them");
+    throw Usage("`--kinds` and `--stack` exclude each other", "use one of them");
   }
   const bool printed = options.out.empty() || options.out == "-";
   if (options.kinds && printed) {

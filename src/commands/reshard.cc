@@ -17,14 +17,14 @@ namespace {
 struct ReshardOptions {
   explicit ReshardOptions(CLI::App& app) {
     TakesUrl(app.add_option("DIR", from, "Folder of the checkpoint"))->required();
-    TakesUrl(AddText(app, "-o,--output", "DIR2", &folder, "Folder to make"))->required();
+    TakesUrl(AddText(app, "-o,--output", "DIR2", &folder, "Folder to create"))->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
-            "Spec of the same model, which says mesh, sharding and layout");
+            "Spec of the same model, with the new mesh, sharding and layout");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     spec.AddReplicasTo(app);
     app.add_option("--uneven", uneven,
-                   "Without --spec: what to do with a dimension that the mesh does not divide")
+                   "Without --spec: how to shard a dimension that the mesh does not divide")
         ->type_name("error|chunk");
     AddPartOfFile(app, &part);
     AddRanks(app, &ranks);
@@ -59,7 +59,7 @@ void RequireSameModel(const std::string& spec, const std::string& folder, const 
     }
     if (what.empty()) continue;
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is not the model of `{}`: {}", spec, folder, what),
+                fmt::format("`{}` and `{}` are different models: {}", spec, folder, what),
                 "give the spec that the checkpoint was made from");
   }
 }
@@ -67,7 +67,7 @@ void RequireSameModel(const std::string& spec, const std::string& folder, const 
 Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   if (!options.spec.request.path.empty()) {
     if (!options.uneven.empty()) {
-      throw Error(ExitCode::kUsage, "`--uneven` is for a checkpoint without a spec",
+      throw Error(ExitCode::kUsage, "`--uneven` only applies without a spec",
                   "write `uneven` in the spec");
     }
     Plan to = options.spec.Load();
@@ -77,7 +77,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   const SpecRequest& request = options.spec.request;
   if (!request.sets.empty() || !request.sources.empty() || !options.spec.layout.empty()) {
     throw Error(ExitCode::kUsage,
-                "`--set`, `--source` and `--layout` are for a spec, and none is given",
+                "`--set`, `--source` and `--layout` need a spec, but none is given",
                 "add `--spec SPEC`");
   }
   if (!options.uneven.empty()) ChoiceOf("--uneven", options.uneven, {"error", "chunk"});
@@ -97,8 +97,9 @@ ExitCode RunReshard(const ReshardOptions& options) {
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
     Talk(
-        "shardinit: the devices of the new mesh are not known; the new checkpoint says nothing of "
-        "slices and devices\n  hint: give the spec, with `--spec SPEC`\n");
+        "shardinit: the devices of the new mesh are not known; the new checkpoint records no "
+        "slices and devices\n"
+        "  hint: give the spec, with `--spec SPEC`\n");
   }
   WorkCounters counters;
   FolderCopy copy(folder, to);

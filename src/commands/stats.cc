@@ -29,7 +29,7 @@ struct StatsOptions {
                             "Model spec, or `-` for standard input; or folder of tensors"))
         ->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
-            "Test a folder's values against this spec, and say which are still as it makes them");
+            "Test a folder's values against this spec, and report which are still initial");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
     AddOnly(app, &only);
@@ -312,7 +312,7 @@ void RequireFitting(const StatsOptions& options, bool is_folder) {
   const bool has_spec = !options.spec.request.path.empty();
   if (!is_folder && has_spec) {
     throw Usage(
-        fmt::format("`{}` is not a folder of tensors, and `--spec` is for one", options.path));
+        fmt::format("`--spec` needs a folder of tensors, but `{}` is not one", options.path));
   }
   if (is_folder && !has_spec && options.spec.HasOverrides()) {
     throw Usage(fmt::format("`{}` is a checkpoint: {}", options.path, kOverridesAreForSpecs),
@@ -391,7 +391,6 @@ ExitCode RunStats(const StatsOptions& options) {
 }  // namespace
 
 extern const Command kStats = {
-    "stats", "Measure the values of tensors and test them against what the spec declares",
-    Configure<RunStats>};
+    "stats", "Measure the values of tensors and test them against the spec", Configure<RunStats>};
 
 }  // namespace shardinit

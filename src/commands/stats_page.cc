@@ -225,10 +225,11 @@ class StatsPageWriter {
       page_.Paragraph(Count(wrong, "tensor") + (wrong == 1 ? " is" : " are") + " not as declared.",
                       true);
     } else {
-      page_.Paragraph(untested == 0 ? "All are as declared."
-                                    : fmt::format("None is found to be other than declared; {} "
-                                                  "cannot be tested.",
-                                                  Grouped(untested)));
+      page_.Paragraph(
+          untested == 0
+              ? "All are as the spec declares."
+              : fmt::format("No tensor deviates from its declaration; {} cannot be tested.",
+                            Grouped(untested)));
     }
     if (initial > 0) {
       page_.Paragraph(Count(initial, "tensor") + (initial == 1 ? " is" : " are") +

@@ -40,14 +40,14 @@ struct StatusOptions {
   explicit StatusOptions(CLI::App& app) {
     TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_option("--missing-parts", parts,
-                   "Only print which of N parts, as `gen --part` has them, lack a rank")
+                   "Only print which of N parts (of `gen --part`) lack a rank")
         ->type_name("N");
-    app.add_flag("--watch", watch, "Look again and again until the checkpoint is complete");
-    app.add_option("--every", every, "With --watch: the pause between two looks; default 10")
+    app.add_flag("--watch", watch, "Repeat until the checkpoint is complete");
+    app.add_option("--every", every, "With --watch: the pause before each repetition; default 10")
         ->type_name("SECONDS")
         ->check(IsSeconds);
     app.add_option("--stuck", stuck,
-                   "Age from which a rank that nobody writes to counts as stuck; default 300")
+                   "Time without writes after which a rank counts as stuck; default 300")
         ->type_name("SECONDS")
         ->check(IsSeconds);
     app.add_flag("--prometheus", prometheus, "Print metrics for Prometheus");
@@ -240,11 +240,11 @@ std::string InMetrics(const WatchedCheckpoint& watched, const FolderState& look)
       plan.world_size() - std::ssize(look.missing));
   add("bytes", "Bytes of tensors in all rank files.", watched.bytes);
   add("bytes_done", "Bytes of tensors in the files of ranks that are done.", look.bytes_done);
-  add("complete", "Whether the checkpoint is complete: 1 or 0.", look.complete ? 1 : 0);
-  add("ranks_stuck", "Ranks that are begun, and that nobody has written to for some time.",
+  add("complete", "1 if the checkpoint is complete, else 0.", look.complete ? 1 : 0);
+  add("ranks_stuck", "Unfinished ranks without recent writes.",
       std::ssize(StuckRanks(look, watched.options)));
   begin("rank_written_timestamp_seconds",
-        "When the file of a rank that is begun and not done was last written to.");
+        "Time of the last write to the file of an unfinished rank.");
   for (const UnfinishedRank& rank : look.unfinished) {
     text += fmt::format("shardinit_rank_written_timestamp_seconds{{{},rank=\"{}\"}} {:.3f}\n",
                         labels, rank.rank, rank.written);
@@ -350,10 +350,10 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
 void RunStatus(const StatusOptions& options) {
   if (options.parts) RequirePartCount("--missing-parts", *options.parts);
   if (options.prometheus && options.json) {
-    throw Usage("`--prometheus` and `--json` are two forms", "give one of them");
+    throw Usage("`--prometheus` and `--json` exclude each other", "give one of them");
   }
   if (options.prometheus && options.watch) {
-    throw Usage("`--prometheus` prints one look", "run it every minute, by cron or a timer");
+    throw Usage("`--prometheus` excludes `--watch`", "run it every minute, by cron or a timer");
   }
   if (options.parts && !options.json && (options.watch || options.prometheus)) {
     throw Usage("`--missing-parts` prints nothing but the parts",

@@ -46,7 +46,7 @@ std::string KeyInText(const Tensor& tensor) {
   }
   std::string text = fmt::format("{} words of the stream before", Grouped(place->position));
   if (tensor.stream().is_least) {
-    text += " at least: truncated normal numbers that are not made here say how many";
+    text += " at least; truncated normal numbers determine the exact count";
   } else if (place->spare != kNoSpare) {
     text += fmt::format(", and a second number of the four at {}", Grouped(place->spare));
   }

@@ -35,8 +35,8 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
     const CLI::App* const app = FindApp(root, words[i]);
     if (app == nullptr) continue;
     if (!Contains(OptionNames(*app), first.substr(0, first.find('=')))) break;
-    throw Usage(fmt::format("`{}` stands before the command", first),
-                fmt::format("write it behind: `shardinit {} {}`", words[i], first));
+    throw Usage(fmt::format("`{}` must come after the command", first),
+                fmt::format("write `shardinit {} {}`", words[i], first));
   }
   const std::vector<std::string> of_root = OptionNames(root);
   std::string closest = Closest(first, is_option ? of_root : NamesOf(Commands()));

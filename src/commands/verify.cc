@@ -37,12 +37,12 @@ struct VerifyOptions {
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     AddPartOfFile(app, &part);
+    AddText(app, "--signers", "FILE", &signature.signers,
+            "Exit 1 unless one of these ssh-keygen allowed signers signed the manifest");
     AddText(
-        app, "--signers", "FILE", &signature.signers,
-        "Exit 1 unless one of these keys, as ssh-keygen has them, signed the folder's manifest");
-    AddText(app, "--signature", "FILE", &signature.signature,
-            "The signature; default: what `ssh-keygen -Y sign` wrote beside the manifest");
-    app.add_flag("--strict", strict, "Exit 1 if the folder has foreign names, too");
+        app, "--signature", "FILE", &signature.signature,
+        "The signature; default: the file that `ssh-keygen -Y sign` wrote next to the manifest");
+    app.add_flag("--strict", strict, "Also exit 1 if the folder has foreign names");
     work.AddJobsTo(app, "read and hash");
     work.AddProgressTo(app);
     AddJson(app, &json);
@@ -206,13 +206,13 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
     throw Usage(fmt::format("{}, and none is given", kOverridesAreForSpecs), "add `--spec SPEC`");
   }
   if (!against_spec && !options.part.empty()) {
-    throw Usage(fmt::format("`{}` is for `--spec`", kPartOption), "add `--spec SPEC`");
+    throw Usage(fmt::format("`{}` needs `--spec`", kPartOption), "add `--spec SPEC`");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
-    throw Usage("`--signature` is given, but no keys that are trusted", "add `--signers FILE`");
+    throw Usage("`--signature` is given without trusted keys", "add `--signers FILE`");
   }
   if (is_remote && !signature.signers.empty() && signature.signature.empty()) {
-    throw Usage("the signature of what is in a bucket is not read from there",
+    throw Usage("signatures cannot be read from buckets",
                 "download it, and give it with `--signature FILE`");
   }
 }
@@ -221,7 +221,7 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
 // compared.
 void RequireNoPlanOptions(const VerifyOptions& options) {
   if (!options.signature.signers.empty()) {
-    throw Usage("`--signers` is about the manifest of a checkpoint, and there is none",
+    throw Usage("`--signers` checks the manifest of a checkpoint, but there is none",
                 "without `--spec` the record of an export is compared with its signature");
   }
   if (options.strict) {
@@ -274,8 +274,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
   Report(
       fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                   Count(result.findings.count(), "finding"),
-                  is_remote   ? "remove the damaged objects with the store's own tool, and run the "
-                                "command again that wrote them"
+                  is_remote ? "remove the damaged objects with the store's own tool, and rerun the "
+                              "command that wrote them"
                   : is_export ? "remove it, and export again; move away what does not belong to it"
                   : HoldsCopy(options.folder)
                       ? "remove it, and copy again; move away what does not belong to it"

@@ -43,13 +43,12 @@ void RequireKeys(const Store& store, const std::vector<FileLayout>& files) {
       wrong = "has a control character";
     } else if (parts.find("//") != parts.npos || parts.find("/./") != parts.npos ||
                parts.find("/../") != parts.npos) {
-      wrong = "has a part that stores fold into others";
+      wrong = "has a part that stores remove";
     }
     if (wrong.empty()) continue;
     throw Error(
         ExitCode::kUsage,
-        fmt::format("{} is the name of a file, and cannot be that of an object: it {}",
-                    Quote(file.path), wrong),
+        fmt::format("{} cannot be the name of an object: it {}", Quote(file.path), wrong),
         "give a shorter prefix or write to a local folder, or store the tensor under another "
         "name with a layout of the spec");
   }
@@ -80,7 +79,7 @@ class InBucket : public ExportTarget {
       // Another process may have written the claim between these requests.
       present = store_.Get(kExportClaim, kClaimLimit);
       if (!present && has_something_) {
-        throw Conflict(fmt::format("`{}` is not empty, and holds something else", path()));
+        throw Conflict(fmt::format("`{}` is not empty, and contains something else", path()));
       }
     }
     if (present != claim_) ThrowOther(present.value_or(""));
@@ -90,7 +89,8 @@ class InBucket : public ExportTarget {
     List();
     // A `gen` may have claimed the place at the same time. It then finds this claim.
     if (!of_checkpoint_.empty()) {
-      throw Conflict(fmt::format("`{}` is there, of a checkpoint", store_.UrlOf(of_checkpoint_)));
+      throw Conflict(
+          fmt::format("`{}`, of a checkpoint, is already there", store_.UrlOf(of_checkpoint_)));
     }
     return WholeRecord();
   }
@@ -168,12 +168,13 @@ class InBucket : public ExportTarget {
 
   [[noreturn]] void ThrowOther(std::string_view claim) const {
     if (claim.empty()) {
-      throw Conflict(fmt::format("`{}` has lost its {}, or was given to another export meanwhile",
-                                 path(), kExportClaim));
+      throw Conflict(
+          fmt::format("`{}` has lost its {}, or another process has given it another export",
+                      path(), kExportClaim));
     }
     throw Conflict(fmt::format("`{}` holds {}", path(),
                                claim.starts_with(origin_ + kSourceMember)
-                                   ? "this export with values from elsewhere"
+                                   ? "this export with values from another source"
                                    : "another export"));
   }
 

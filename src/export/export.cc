@@ -83,7 +83,7 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
     if (!is_sign && !is_of_format) continue;
     throw Error(
         ExitCode::kUsage,
-        fmt::format("{} is the name of a tensor, and of a file {}",
+        fmt::format("{} is the name of both a tensor and a file {}",
                     Quote(file.boxes.front().tensor->path()),
                     is_of_format ? "of the format" : "that readers of such a folder look for"),
         "leave it out, with `convert --drop` or `export --only`, or store it under another name "
@@ -253,10 +253,10 @@ class Exporter {
       const auto& [other, other_share] = *digests.rbegin();
       throw Error(
           ExitCode::kConflict,
-          fmt::format("`{}`: rank {} was made of {} of source {} with SHA-256 {}, but rank {} with "
-                      "{}",
-                      request_.folder, parts_.RankOf(share), Quote(name.second), Quote(name.first),
-                      one.substr(0, 12), parts_.RankOf(other_share), other.substr(0, 12)),
+          fmt::format(
+              "`{}`: rank {} was made from {} of source {} with SHA-256 {}, but rank {} with {}",
+              request_.folder, parts_.RankOf(share), Quote(name.second), Quote(name.first),
+              one.substr(0, 12), parts_.RankOf(other_share), other.substr(0, 12)),
           "make all of it from one source, in another folder, and give its `digest` in the spec");
     }
   }
@@ -452,7 +452,8 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     // Another process made the whole export, perhaps with other values.
     if (!record) record = target->Find();
     if (!record && !result.missing.empty()) return result;
-    if (!record) throw Conflict(fmt::format("`{}` could not get its name", request.folder));
+    if (!record)
+      throw Conflict(fmt::format("`{}` could not be renamed to its final name", request.folder));
   }
   result.was_there = true;
   result.missing.clear();

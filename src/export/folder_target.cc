@@ -46,7 +46,7 @@ class FolderTarget : public ExportTarget {
           MakeFolder(folder_);
           return record;
         }
-        what = fmt::format("holds this export, but `{}` is missing or has another size",
+        what = fmt::format("contains this export, but `{}` is missing or has another size",
                            damaged->path);
       }
     }
@@ -54,7 +54,7 @@ class FolderTarget : public ExportTarget {
     // the folder.
     if (has_appeared && !is_other) {
       throw Error(ExitCode::kWorld,
-                  fmt::format("`{}` was made by another process meanwhile, and {}", folder_, what),
+                  fmt::format("another process has made `{}`, and it {}", folder_, what),
                   "run the same command again");
     }
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder_, what), hint);

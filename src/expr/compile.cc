@@ -110,7 +110,7 @@ class ElementNames {
     if (constants_.IsBroken(name)) return nullptr;
     const VarValue* constant = constants_.FindVariable(name, diagnostics_);
     if (constant != nullptr && constant->is_list) return constant;
-    return Fail(step, fmt::format("{} is no list", Quote(name)),
+    return Fail(step, fmt::format("{} is not a list", Quote(name)),
                 DidYouMean(name, constants_.Names()));
   }
 
@@ -122,7 +122,7 @@ class ElementNames {
         (std::abs(number) < 0x1p63 && static_cast<int64_t>(number) == *integer)) {
       return number;
     }
-    return Fail(step, fmt::format("{} is {}, which f64 does not hold", what, *integer),
+    return Fail(step, fmt::format("{} is {}, which f64 cannot hold", what, *integer),
                 "elements are computed in f64, which holds all whole numbers up to 2^53");
   }
 
@@ -303,7 +303,8 @@ std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Ite
       (number != SourceNumber::kElement && texts < std::ssize(operands))) {
     return names.Fail(
         step,
-        fmt::format("`{}` takes the name of a source, then that of a tensor or none", function),
+        fmt::format("`{}` takes the name of a source, and optionally the name of a tensor",
+                    function),
         number == SourceNumber::kElement
             ? "write it as in `source('base')` or `source('base', 'w', i0, i1)`"
             : fmt::format("write it as in `{0}('base')` or `{0}('base', 'w')`", function));
@@ -330,7 +331,7 @@ std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Ite
     return names.Fail(step,
                       fmt::format("`source` needs an index for each dimension of [{}], not {}",
                                   fmt::join(shape, ", "), operands.size()),
-                      "or give none, for the element's own");
+                      "omit the indices to use the element's own");
   }
   if (operands.empty() && !std::ranges::equal(shape, names.shape())) {
     return names.Fail(
@@ -652,7 +653,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
   for (const int64_t extent : shape) elements *= static_cast<double>(extent);
   if (elements > 0x1p53) {
     diagnostics.Error(expr.span,
-                      "a tensor of more than 2^53 elements has indices that f64 does not hold");
+                      "a tensor of more than 2^53 elements has indices that f64 cannot hold");
     return nullptr;
   }
   auto program = Compiler({expr, shape, axes, constants, diagnostics}, find_source).Run(expr);
@@ -664,7 +665,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
                       fmt::format("with its variables replaced by their numbers this expression is "
                                   "too long ({} bytes) or too deep",
                                   program->text.size()),
-                      "compute more of it under `vars`");
+                      "compute parts of it under `vars`");
     return nullptr;
   }
   return program;

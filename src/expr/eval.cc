@@ -140,7 +140,7 @@ class Evaluation {
       return int64_t{(*left.text == *right.text) == (step.binary->op == ElementOp::kEqual)};
     }
     return Fail(step, fmt::format("{} compares text with a number", Quote(Text(step))),
-                "text stands in quotes, as in `kind == 'attention'`");
+                "text needs quotes, as in `kind == 'attention'`");
   }
 
   static Operand TextOperand(std::string_view text) {
@@ -182,7 +182,7 @@ class Evaluation {
     if (Contains(unknown_, name)) return {};
     unknown_.push_back(name);
     const std::string place =
-        IsElementName(name) ? "only elements have it, in `init: {expr: …}`" : scope_.PlaceOf(name);
+        IsElementName(name) ? "it is only known in `init: {expr: …}`" : scope_.PlaceOf(name);
     return Fail(step, fmt::format("unknown name {}", Quote(name)),
                 place.empty() ? DidYouMean(name, scope_.Names()) : place);
   }
@@ -197,7 +197,7 @@ class Evaluation {
     if (constant != nullptr && constant->is_list) return constant;
     return Fail(step,
                 fmt::format("{} is {}, not a list", Quote(name), number ? "a number" : "text"),
-                "a list stands in brackets, as in `vars: {widths: [64, 128]}`");
+                "a list needs brackets, as in `vars: {widths: [64, 128]}`");
   }
 
   std::optional<Operand> ItemAt(const Step& step, const Operand& at) {

@@ -134,22 +134,22 @@ constexpr Function kFunctions[] = {
     {"normal", "a random number for each element, of mean 0 and standard deviation 1", 0, 0,
      nullptr, std::nullopt, Draw::kNormal},
     {"pow", "a to the power of b", 2, 2, CallPow, ElementOp::kPow},
-    {"round_up", "the smallest multiple of b from a on", 2, 2, CallRoundUp, ElementOp::kRoundUp},
+    {"round_up", "the smallest multiple of b that is at least a", 2, 2, CallRoundUp,
+     ElementOp::kRoundUp},
     {"sin", "the sine of a", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
     {.name = "source",
-     .description =
-         "the element at these indices of a tensor that the source a has, `source('base', "
-         "'w', i0, i1)`; without them, at those of the element",
+     .description = "the element at these indices of a tensor of source a, as in `source('base', "
+                    "'w', i0, i1)`; without indices, at the element's own",
      .least_arguments = 1,
      .most_arguments = -1,
      .call = nullptr,
      .of_source = SourceNumber::kElement},
     {"source_mean",
-     "the mean of all elements of a tensor that the source a has, `source_mean('base', 'w')`", 1, 2,
+     "the mean of all elements of a tensor of source a, as in `source_mean('base', 'w')`", 1, 2,
      nullptr, std::nullopt, std::nullopt, nullptr, SourceNumber::kMean},
     {"source_std",
-     "the standard deviation of all elements of a tensor that the source a has, "
-     "`source_std('base', 'w')`",
+     "the standard deviation of all elements of a tensor of source a, as in `source_std('base', "
+     "'w')`",
      1, 2, nullptr, std::nullopt, std::nullopt, nullptr, SourceNumber::kStd},
     {"sqrt", "the square root of a", 1, 1, Sqrt, ElementOp::kSqrt},
     {"tanh", "the hyperbolic tangent of a", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},

@@ -182,7 +182,7 @@ class Parser {
     if (!hex && number.size() > 1 && number[0] == '0' && IsDigit(number[1])) {
       throw SyntaxError{begin, number.size(),
                         fmt::format("number {} has a leading zero", Quote(number)),
-                        "other tools read such numbers as octal: write it without the zero"};
+                        "other tools read it as octal: write it without the zero"};
     }
     if (is_integer) {
       int64_t value = 0;
@@ -276,7 +276,7 @@ class Parser {
     const Function* function = FindFunction(name);
     if (function == nullptr) {
       throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
-                        name == "range" ? "a repeat takes the count alone, as in `{layer: 4}`"
+                        name == "range" ? "a repeat takes only the count, as in `{layer: 4}`"
                                         : DidYouMean(name, FunctionsLike(name))};
     }
     const size_t open = at_++;
@@ -364,7 +364,7 @@ class Parser {
     }
     if (text_.substr(0, at_ + 1).ends_with("**")) hint = "a power is `pow(x, y)`";
     if (text_.substr(0, at_ + 1).ends_with("//"))
-      hint = "a quotient without its fraction is `floor(a / b)`";
+      hint = "the whole part of a quotient is `floor(a / b)`";
     throw SyntaxError{at_, length, fmt::format("expected {}, but found {}", wanted, Quote(found)),
                       hint};
   }

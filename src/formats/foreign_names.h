@@ -40,7 +40,7 @@ static_assert(
       }
       return std::size(kForeignNames) == std::size(kDTypes);
     }(),
-    "the rows stand in the order of tensor/dtype.def");
+    "the rows must be in the order of tensor/dtype.def");
 
 constexpr const ForeignNames& ForeignNamesOf(DType dtype) {
   return kForeignNames[static_cast<int>(dtype)];

@@ -72,7 +72,7 @@ class Decoder {
   void RequireEnd() {
     char more;
     if (Read(1, &more) != 0) {
-      RefuseExtent(extent_, fmt::format("it holds more than {} bytes", position_ - 1));
+      RefuseExtent(extent_, fmt::format("it contains more than {} bytes", position_ - 1));
     }
     const size_t unread = static_cast<size_t>(reader_.left()) + input_.size - input_.pos;
     if (unread > 0) RefuseExtent(extent_, fmt::format("{} bytes follow the frame", unread));
@@ -93,7 +93,7 @@ class Decoder {
     }
     is_done_ = result == 0;
     if (!is_done_ && input_.pos == before_in && to->pos == before_out && reader_.left() == 0) {
-      RefuseExtent(extent_, "the frame is cut off");
+      RefuseExtent(extent_, "the frame is truncated");
     }
   }
 
@@ -175,8 +175,8 @@ void ReadFrame(const std::shared_ptr<const Frame>& frame, int64_t offset, int64_
   if (!decoder) decoder = std::make_unique<Decoder>(frame->stored);
   Skip(decoder.get(), offset - decoder->position());
   if (decoder->position() < offset || decoder->Read(bytes, out) < bytes) {
-    RefuseExtent(frame->stored,
-                 fmt::format("it holds {} bytes instead of {}", decoder->position(), frame->bytes));
+    RefuseExtent(frame->stored, fmt::format("it contains {} bytes instead of {}",
+                                            decoder->position(), frame->bytes));
   }
   if (decoder->position() == frame->bytes) {
     decoder->RequireEnd();
@@ -188,7 +188,7 @@ void ReadFrame(const std::shared_ptr<const Frame>& frame, int64_t offset, int64_
 std::string ReadExtent(const Extent& extent, bool is_zstd, int64_t limit) {
   std::string out;
   const auto refuse_more = [&] {
-    RefuseExtent(extent, fmt::format("it holds more than {} bytes, the most that it may", limit));
+    RefuseExtent(extent, fmt::format("it contains more than the allowed {} bytes", limit));
   };
   if (!is_zstd) {
     if (extent.bytes > limit) refuse_more();

@@ -59,7 +59,7 @@ bool InputFile::TryRead(int64_t offset, int64_t bytes, void* out) const {
 void InputFile::Read(int64_t offset, int64_t bytes, void* out) const {
   if (TryRead(offset, bytes, out)) return;
   throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path_, offset + bytes),
-              "leave it as it is while it is read");
+              "do not change it while it is read");
 }
 
 bool InputExists(const std::string& path) {

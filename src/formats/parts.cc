@@ -384,7 +384,7 @@ class Finder {
       if (names.size() < kMostNamed) names.push_back(Quote(key));
     }
     throw Error(ExitCode::kRefused,
-                fmt::format("`{}` holds no model: its keys are {}", Escape(path_),
+                fmt::format("`{}` contains no model: its keys are {}", Escape(path_),
                             names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
   }
 

@@ -351,7 +351,7 @@ std::shared_ptr<InputFile> OpenFiles::Open(const std::string& path) {
 
 void ThrowChanged(const FilePiece& piece) {
   throw Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", piece.file),
-              "leave it as it is, and run the same command again");
+              "stop what changes it, and run the same command again");
 }
 
 int64_t SharedElements(const Box& a, const Box& b) {

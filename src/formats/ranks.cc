@@ -78,7 +78,7 @@ std::vector<std::string> SiblingsOf(const std::string& folder, const std::string
 
 [[noreturn]] void Refuse(const std::string& path, const std::string& why, std::string_view hint) {
   throw Error(ExitCode::kRefused,
-              fmt::format("`{}` holds one part of the model: {}", Escape(path), why),
+              fmt::format("`{}` contains one part of the model: {}", Escape(path), why),
               std::string(hint));
 }
 
@@ -173,8 +173,8 @@ void RequireAllRanks(const std::string& path, const Contents& contents) {
   if (IsInputFolder(path)) {
     for (const auto& [name, holding] : contents.tensors) {
       if (holding.file.starts_with("model-rank-")) {
-        Refuse(path, fmt::format("{} has what one rank of vLLM holds", Quote(holding.file)),
-               "convert the model that vLLM was given");
+        Refuse(path, fmt::format("{} is the part of one vLLM rank", Quote(holding.file)),
+               "convert the original model that vLLM loaded");
       }
     }
     return;

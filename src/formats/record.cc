@@ -75,16 +75,16 @@ Record ReadRecord(std::string_view text, const std::string& path,
   const json in = ParseJson(text, path);
   try {
     if (in.at("export_version") != kExportVersion) {
-      Refuse(path, fmt::format("it has version {} instead of {}; export again, into another folder",
+      Refuse(path, fmt::format("it has version {} instead of {}; export again, to another folder",
                                in.at("export_version").dump(), kExportVersion));
     }
     if (visit) visit(in);
     if (!HasOwnDigest(text)) {
-      Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
+      Refuse(path, "it is damaged: its digest does not match the lines before it");
     }
     Record record = {FindFormat(in.at("format").get<std::string>()), {}};
     if (record.format == nullptr)
-      Refuse(path, fmt::format("this version has no format {}", in.at("format").dump()));
+      Refuse(path, fmt::format("this version cannot read format {}", in.at("format").dump()));
     for (const json& file : in.at("files")) record.files.push_back(FileIn(file, path));
     return record;
   } catch (const json::exception& e) {

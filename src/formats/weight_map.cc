@@ -56,7 +56,7 @@ void RequireAllParts(const std::vector<std::string>& files, Contents* contents) 
     for (int64_t part = 1; known && part <= known->count; ++part) {
       const std::string other = fmt::format("{}{:05}{}", known->head, part, known->tail);
       if (Has(files, other)) continue;
-      return NoteMissing(fmt::format("`{}` is missing, and `{}` is there", other, file), contents);
+      return NoteMissing(fmt::format("`{}` is missing, but `{}` exists", other, file), contents);
     }
   }
 }
@@ -141,9 +141,9 @@ void TakeOnlySet(const std::string& folder, const std::vector<std::string>& inde
   }
   const bool is_all = alone.size() == named.size();
   throw Usage(
-      fmt::format("`{}` holds {} sets of tensors, and no index or file that loaders try "
-                  "first: {}",
-                  folder, named.size(), fmt::join(named, ", ")),
+      fmt::format(
+          "`{}` contains {} sets of tensors, and no index or file that loaders try first: {}",
+          folder, named.size(), fmt::join(named, ", ")),
       fmt::format("name the one to read{}{}",
                   alone.empty() ? "" : fmt::format(", as in `{}/{}`", folder, alone.front()),
                   is_all ? "" : "; to read numbered files, move the others away"));
@@ -177,8 +177,8 @@ std::optional<ModelFiles> ChooseFiles(const std::string& folder, const FileNames
       TakeListed(folder, first, &chosen, contents);
       if (has_whole && !Has(chosen.files, whole)) {
         NoteMissing(
-            fmt::format("`{}` stands beside `{}`, which lists other files: Transformers would "
-                        "load that file alone",
+            fmt::format("`{}` is next to `{}`, which lists other files: Transformers would load "
+                        "only that file",
                         whole, first),
             contents);
       }
@@ -217,11 +217,12 @@ void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Content
                          (tied->form != kIfConfigTies || ties_head);
     if (held == contents->tensors.end() && is_tied) {
       contents->findings.Add(
-          {index, Escape(name), "is in no file: it repeats the table of tokens"});
+          {index, Escape(name), "is not in any file: it repeats the table of tokens"});
       continue;
     }
     if (held == contents->tensors.end()) {
-      NoteMissing(fmt::format("`{}` lists {}, which is in no file", index, Quote(name)), contents);
+      NoteMissing(fmt::format("`{}` lists {}, which is not in any file", index, Quote(name)),
+                  contents);
     }
     if (held == contents->tensors.end() || file != held->second.file) {
       contents->findings.Add(

@@ -63,7 +63,7 @@ DigestList ReadDigests(const std::string& path) {
     if (const auto& model = in.at("model_digest"); !model.is_null()) {
       const std::string tensors = ToHex(ModelDigest(list.tensors));
       if (model.get<std::string>() != tensors) {
-        throw refuse(fmt::format(": its model_digest is {}, but that of its tensors is {}",
+        throw refuse(fmt::format(": its model_digest is {}, but its tensors have the digest {}",
                                  Quote(model.get<std::string>()), tensors));
       }
     }

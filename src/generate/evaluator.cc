@@ -223,8 +223,8 @@ void Evaluator::RefuseIndex(const Program::SourceCall& call, int64_t linear, int
   throw Usage(fmt::format("element {} of `{}` takes element [{}] of {}, which has the shape [{}]",
                           IndexInText(shape_, linear), path_, fmt::join(index, ", "),
                           call.data->text(), fmt::join(call.data->shape(), ", ")),
-              "indices are whole numbers in the source for all elements; `where` computes both its "
-              "values: limit an index with `min`, as in `min(i0, 99)`");
+              "indices must be whole numbers in the source for all elements; `where` computes both "
+              "its values: limit an index with `min`, as in `min(i0, 99)`");
 }
 
 // The index along the last dimension counts up; the others stay the same.

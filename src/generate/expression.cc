@@ -86,7 +86,7 @@ class ExpressionFiller final : public Filler {
     throw Usage(
         fmt::format("element {} of `{}` is {}, {}", IndexInText(shape_, linear), path_, value,
                     info.is_float()
-                        ? fmt::format("which {} does not hold", info.name)
+                        ? fmt::format("which {} cannot hold", info.name)
                         : fmt::format("but {} holds {}", info.name, DescribeRange(dtype_))),
         fmt::format("its initializer is {{expr: \"{}\"}}", text_));
   }

@@ -96,7 +96,7 @@ class FromSourceFiller final : public Filler {
     for (int64_t i = 0; i < *length; ++i) {
       if (Convert(from + i * read, dtype, dtype_, out + i * made)) continue;
       throw Usage(
-          fmt::format("element {} of `{}` is {} in {}, which {} does not hold",
+          fmt::format("element {} of `{}` is {} in {}, which {} cannot hold",
                       TextOf(runs, first + i), path_, NumberInText(from + i * read, dtype),
                       from_.data->text(), InfoOf(dtype_).name),
           fmt::format("the source has {}: choose a `dtype` that holds it", InfoOf(dtype).name));

@@ -93,8 +93,8 @@ class AnswerReader {
   // Refuses the whole file.
   [[noreturn]] void RefuseAll(std::string_view why) const {
     throw Error(ExitCode::kRefused, fmt::format("`{}` has no answers of this form: {}", path_, why),
-                "write it as `shardinit conformance --vectors` does; shardinit-values(7) says what "
-                "each member is");
+                "write it like `shardinit conformance --vectors`; shardinit-values(7) describes "
+                "each member");
   }
 
  private:
@@ -107,7 +107,7 @@ class AnswerReader {
              box.offset[d] <= tensor.shape()[d] - box.shape[d];
     }
     if (!fits) {
-      Refuse("`shape` {} from `offset` {} on is no box of `global_shape` {}", InShape(box.shape),
+      Refuse("`shape` {} at `offset` {} is not a box of `global_shape` {}", InShape(box.shape),
              InShape(box.offset), InShape(tensor.shape()));
     }
     return box;
@@ -139,7 +139,7 @@ class AnswerReader {
     bool has_others = std::holds_alternative<Norm>(distribution);
     ForEachSource(distribution, [&](const auto&...) { has_others = true; });
     if (has_others) {
-      Refuse("its elements are those of other tensors; such answers are in the list `{}`",
+      Refuse("its elements come from other tensors; such answers belong in the list `{}`",
              kOfTensors);
     }
   }
@@ -167,7 +167,7 @@ class AnswerReader {
                                fmt::format("{} of the source {}", Quote(name), Quote(source)),
                                path_, *dtype, shape, std::move(bytes)))
               .second;
-      if (!is_new) Refuse("{} of the source {} is there twice", Quote(name), Quote(source));
+      if (!is_new) Refuse("{} of the source {} is given twice", Quote(name), Quote(source));
     }
     tensor.Edit().distribution = WithSources(tensor.distribution(), tensor.shape());
     if (tensor.measured() != nullptr) {

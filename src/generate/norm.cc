@@ -75,7 +75,7 @@ class NormFiller final : public Filler {
       for (int64_t i = 0; i < n; ++i, at += InfoOf(dtype_).bytes) {
         if (!Holds(dtype_, norms[i])) {
           throw Usage(
-              fmt::format("element {} of `{}` is {}, which {} does not hold",
+              fmt::format("element {} of `{}` is {}, which {} cannot hold",
                           IndexInText(shape_, index + i), path_, norms[i], InfoOf(dtype_).name),
               fmt::format("it is the norm of elements of `{}`", of_->path()));
         }

@@ -54,7 +54,7 @@ class RowsLikeFiller final : public Filler {
 
  private:
   [[noreturn]] void Refuse(int64_t linear, double value) const {
-    throw Usage(fmt::format("element {} of `{}` is {}, which {} does not hold",
+    throw Usage(fmt::format("element {} of `{}` is {}, which {} cannot hold",
                             IndexInText(shape_, linear), path_, value, InfoOf(dtype_).name),
                 fmt::format("it is the mean of a column of {}", like_.data->text()));
   }

@@ -72,7 +72,8 @@ std::optional<VarValue> SpecScope::Evaluate(const VarSpec& var, Diagnostics& dia
     if (!var.is_list) return value;
     if (!value) continue;
     if (value->is_list) {
-      diagnostics.Error(SpanOf(*expr), fmt::format("`{}` is a list, in a list", TextOf(*expr)),
+      diagnostics.Error(SpanOf(*expr),
+                        fmt::format("the list `{}` is inside another list", TextOf(*expr)),
                         "an item is a number or text");
       is_good = false;
     } else {
@@ -135,9 +136,8 @@ const VarValue* SpecScope::ValueOf(Var& var, Diagnostics& diagnostics) const {
     return value();
   }
   if (chain_.size() == kMaxVarDepth) {
-    diagnostics.Error(
-        var.named->name.span,
-        fmt::format("`{}` stands behind a chain of {} variables", name, chain_.size()));
+    diagnostics.Error(var.named->name.span,
+                      fmt::format("`{}` depends on a chain of {} variables", name, chain_.size()));
     var.state = Var::kDone;
     return value();
   }
@@ -177,7 +177,7 @@ std::string SpecScope::PlaceOf(const std::string& name) const {
   }
   const std::string meaning = MeaningBelow(*modules_, {}, name);
   if (meaning.empty()) return {};
-  return fmt::format("{} is {}, and known only below it", Quote(name), meaning);
+  return fmt::format("{} is {}, and is only known inside it", Quote(name), meaning);
 }
 
 std::vector<std::string> SpecScope::LoopNames() const {
@@ -229,7 +229,7 @@ SpecScope::Block::Block(SpecScope& scope, const std::vector<Named<VarSpec>>& arg
     if (scope.vars_.count(name) != 0 || scope.IsDefined(name)) {
       diagnostics.Error(
           argument.name.span,
-          fmt::format("the argument `{}` has the name of one of the spec's variables", name),
+          fmt::format("the argument `{}` and a variable of the spec have the same name", name),
           "choose another name for one of them");
     } else {
       computed.push_back({name, std::move(var)});

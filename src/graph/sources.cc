@@ -45,7 +45,7 @@ std::string HintFor(const std::vector<ExprPtr>& expressions, const SpecScope& na
     }
   }
   if (values.empty()) return "name the folder of another model";
-  return fmt::format("{}: set what the model has, or name the folder of another",
+  return fmt::format("{}: set these to the model's values, or name another folder",
                      fmt::join(values, " and "));
 }
 

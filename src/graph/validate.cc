@@ -298,7 +298,7 @@ void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>&
     if (const Engine* other = OtherEngine(all[i].distribution(), engine)) {
       diagnostics.Error(
           *places[i],
-          fmt::format("`{}` takes numbers of {}, which engine `{}` does not have", all[i].path(),
+          fmt::format("`{}` takes numbers of {}, which engine `{}` cannot draw", all[i].path(),
                       other->framework, engine.name),
           fmt::format("write `engine: {}` at the top of the spec", other->spec_name()));
       continue;

@@ -51,9 +51,9 @@ constexpr std::string_view kWindows[] = {"hann", "hamming", "none"};
 constexpr std::string_view kScalings[] = {"density", "spectrum", "none"};
 constexpr Parameter kStftParameters[] = {
     {"side", "which part of the transform", "real", kSides},
-    {"window", "what each frame is multiplied with", "hann", kWindows},
-    {"scaling", "what of the window is scaled to 1: the sum of its squares or its sum", "density",
-     kScalings},
+    {"window", "the window that multiplies each frame", "hann", kWindows},
+    {"scaling", "the quantity of the window that is scaled to 1: the sum of its squares or its sum",
+     "density", kScalings},
     {"periodic", "1: the window has the period of the frame; 0: it ends as it starts", 0.0},
 };
 

@@ -87,7 +87,7 @@ std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics)
     return Report(fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
                               rest.empty() ? "a scalar" : "one dimension"),
                   rest.empty() ? "use an initializer without fans, such as `normal`"
-                               : "say what the dimension is, such as `in_axis: 0` or `out_axis: 0`",
+                               : "name the dimension, such as `in_axis: 0` or `out_axis: 0`",
                   diagnostics);
   }
   const bool more = rest.size() > 2;
@@ -109,8 +109,7 @@ std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics)
                   NameOf(FanOrder::kInOut, more)),
       fmt::format(
           "write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, Keras){}",
-          more ? ", or say which dimensions they are with `in_axis`, `out_axis` and `batch_axis`"
-               : ""),
+          more ? ", or name the dimensions with `in_axis`, `out_axis` and `batch_axis`" : ""),
       diagnostics);
 }
 

@@ -15,8 +15,7 @@ constexpr auto kModes = std::span(kFanModes).first<2>();  // the fans themselves
 
 constexpr Parameter kXavier[] = {
     {"gain",
-     "a factor of the standard deviation, not negative; or a nonlinearity, for the gain that "
-     "PyTorch gives it",
+     "a factor of the standard deviation, not negative; or a nonlinearity, for its gain in PyTorch",
      1.0, kNonlinearities, true},
 };
 constexpr Parameter kKaiming[] = {

@@ -10,14 +10,14 @@ namespace shardinit {
 namespace {
 
 constexpr std::string_view kOut[] = {"out"};
-constexpr Parameter kFactor = {
-    "gain", "a factor: a number, or a nonlinearity, for the gain that PyTorch gives it", 1.0,
-    kNonlinearities, true};
+constexpr Parameter kFactor = {"gain",
+                               "a factor: a number, or a nonlinearity, for its gain in PyTorch",
+                               1.0, kNonlinearities, true};
 constexpr Parameter kGainColumn[] = {
     kFactor,
     {"column_axis",
-     "the dimension that is the columns, by position or name, all others being the rows; `out`: "
-     "the one that `fans` says is the output",
+     "the dimension of the columns, by position or name; all others are the rows; `out`: the "
+     "output dimension by `fans`",
      "out", kOut, true, true},
 };
 constexpr Parameter kGain[] = {kFactor};
@@ -43,8 +43,8 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
   const OrthogonalSize size = SizeOf(orthogonal, fans.shape());
   if (size.operations <= kMaxOperations && size.bytes <= kMaxMatrixBytes) return orthogonal;
   return fans.Report(
-      fmt::format("this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory "
-                  "to make it, but at most {:.0e} and {:.2g} are allowed",
+      fmt::format("this `{}` matrix is {} × {}: it needs about {:.2g} operations and {:.2g} bytes "
+                  "of memory, but at most {:.0e} and {:.2g} are allowed",
                   name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
                   kMaxMatrixBytes),
       "make it of several tensors; or use `normal` with `std` gain / sqrt of the longer side, "
@@ -70,8 +70,8 @@ bool CheckArguments(std::string_view name, Arguments a, size_t lowest, size_t hi
   }
   if (fans.source().batch.empty()) return true;
   return fans.Report(
-      fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no meaning", name),
-      "make each matrix a tensor of its own, with `repeat`", diagnostics);
+      fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no effect", name),
+      "make each matrix a separate tensor, with `repeat`", diagnostics);
 }
 
 std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
@@ -117,7 +117,7 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
     return fans.Report(fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, "
                                    "but this tensor has {} and {}",
                                    out, in),
-                       "lengths cannot be kept in fewer dimensions", diagnostics);
+                       "fewer dimensions cannot preserve lengths", diagnostics);
   }
   return MatrixOf(GainOf(a[0], fans), SetOf(axes->in), SetOf(axes->out), "delta_orthogonal", fans,
                   diagnostics);

@@ -77,8 +77,8 @@ std::optional<Distribution> Truncate(const TruncatedNormal& cut, const Argument&
     const bool above = cut.low > kFarthest;
     return diagnostics.Error(
         above ? low.span : high.span,
-        fmt::format("this cut-off is {} standard deviations from the mean, but "
-                    "nothing of a normal distribution is left beyond {}",
+        fmt::format("this cut-off is {} standard deviations from the mean, but almost nothing of a "
+                    "normal distribution is beyond {}",
                     above ? cut.low : cut.high, above ? kFarthest : -kFarthest));
   }
   if (cut.high - cut.low < 1e-3) {
@@ -98,7 +98,7 @@ constexpr Parameter kAxisLength[] = {
 };
 
 constexpr Parameter kSparsityStd[] = {
-    {"sparsity", "the part of each column that is zero, from 0 to 1", {}},
+    {"sparsity", "the fraction of each column that is zero, from 0 to 1", {}},
     {"std", "the standard deviation of the others", 0.01},
 };
 
@@ -169,7 +169,7 @@ constexpr Initializer kPlainRows[] = {
        }
        const double mean = a[0].value, std = a[1].value;
        if (std == 0) {
-         return diagnostics.Error(a[1].span, "`std` is 0, which leaves nothing to truncate",
+         return diagnostics.Error(a[1].span, "`std` is 0, so there is nothing to truncate",
                                   "use `{constant: {value: …}}`");
        }
        return Truncate({mean, std, (a[2].value - mean) / std, (a[3].value - mean) / std}, a[2],
@@ -221,9 +221,8 @@ constexpr Initializer kColumnsRows[] = {
 constexpr Initializer kOfOthersRows[] = {
     // `lower` is null, because lowering needs the file.
     {.name = "file",
-     .description =
-         "the elements of a file, row-major and little-endian: its path, relative to that of the "
-         "spec, and the SHA-256 of its bytes"},
+     .description = "the elements of a file, row-major and little-endian: its path, relative to "
+                    "the spec's folder, and the SHA-256 of its bytes"},
     // `lower` is null, because lowering needs the other tensor.
     {.name = "norms",
      .description = "Euclidean norms of another tensor's elements, over the dimensions that are 1 "
@@ -231,15 +230,14 @@ constexpr Initializer kOfOthersRows[] = {
                     "`weight_g` of torch.nn.utils.weight_norm"},
     // `lower` is null, because lowering needs the sources of the spec.
     {.name = "source",
-     .description =
-         "the elements of a tensor that a source of the spec has: of the same path, or of "
-         "another one, at the same or at other indices"},
+     .description = "the elements of a tensor of one of the spec's sources: of the same path or "
+                    "another one, at the same or other indices"},
     {.name = "rows_like",
      .description = "rows around the mean of the rows that a source's tensor has, with a share of "
                     "their standard deviation"},
     {.name = "parts",
-     .description = "several initializers that fill a dimension one behind the other, each for as "
-                    "many indices as its source has, and the last for the rest"},
+     .description = "several initializers that fill a dimension one after another, each for as "
+                    "many indices as its source has, and the last one for the rest"},
 };
 
 }  // namespace

@@ -95,7 +95,7 @@ CudaDriver::Current::~Current() {
 
 int CudaDriver::Attribute(int attribute, int device) const {
   int value = 0;
-  Require(attribute_(&value, attribute, device), "cannot tell what a CUDA device can do");
+  Require(attribute_(&value, attribute, device), "cannot query the abilities of a CUDA device");
   return value;
 }
 
@@ -153,7 +153,7 @@ void CudaDriver::Repeat(uint64_t element, int bytes, uint64_t count, CudaAddress
       break;
     }
     default:
-      throw Bug("no element has so many bytes");
+      throw Bug("no element has this size");
   }
   Require(result, "cannot fill memory of a CUDA device");
 }

@@ -71,7 +71,7 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
     } catch (const std::exception& e) {
       return Fail(ExitCode::kBug,
                   RenderError(fmt::format("this is a bug in shardinit: {}", e.what()),
-                              "please report it with the spec and what was asked for"),
+                              "please report it with the spec and the command or call"),
                   message);
     }
   } catch (...) {  // Memory is exhausted.
@@ -353,7 +353,8 @@ struct shardinit_spec {
   const Tensor& At(int64_t index) const {
     if (listing) throw Usage("a manifest or record only lists boxes: open the folder or its plan");
     if (index < 0 || index >= info.tensor_count) {
-      throw Usage(fmt::format("there is no tensor {}: the spec has {}", index, info.tensor_count));
+      throw Usage(
+          fmt::format("tensor {} does not exist: the spec has {}", index, info.tensor_count));
     }
     return plan.graph.tensors[index];
   }
@@ -470,7 +471,7 @@ shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index, int6
     const Tensor& tensor = spec->At(index);
     if (rank < 0 || rank >= spec->plan.world_size()) {
       throw Usage(
-          fmt::format("there is no rank {}: the mesh has {}", rank, spec->plan.world_size()));
+          fmt::format("rank {} does not exist: the mesh has {}", rank, spec->plan.world_size()));
     }
     if (count == nullptr) throw Usage("`count` is NULL");
     if (capacity > 0 && (offsets == nullptr || shapes == nullptr)) {

@@ -65,7 +65,7 @@ void RequireSameBytes(const Place& place, const FileOutline& file, const FileDig
   }
   throw Error(
       ExitCode::kConflict,
-      fmt::format("`{}` was made from sources that had other elements", place.PathOf(file.path)),
+      fmt::format("`{}` was made from sources with different elements", place.PathOf(file.path)),
       "make all files from the same source, in a new folder, and give its `digest` in the "
       "spec");
 }

@@ -22,7 +22,7 @@ void RequireConventions(const Plan& plan) {
       throw Usage(fmt::format("{} takes elements of a source, but the trainer of this layout "
                               "multiplies or adds to those of {}",
                               Quote(of.path()), Quote(stored.path())),
-                  "leave out the layout, and carry what is written to it with `shardinit convert … "
+                  "leave out the layout, and convert the output to it with `shardinit convert … "
                   "--inexact`");
     }
   }

@@ -15,9 +15,8 @@ using nlohmann::json;
 constexpr std::string_view kOuter = "outer", kInner = "inner";
 
 [[noreturn]] void RefuseDevices(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused,
-              fmt::format("`{}` does not say where devices are: {}", path, what),
-              "`shardinit gen` with the spec, options and folder as before writes it again");
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a list of devices: {}", path, what),
+              "`shardinit gen` with the spec, options and folder as before rewrites it");
 }
 
 std::vector<int64_t> ReadDeviceIds(const json& in, const std::string& path, const Mesh& mesh) {

@@ -117,8 +117,8 @@ std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>
     if (matches > 0)
       return fmt::format(
           "{}; `{}` matches {}",
-          wider == deep ? "`*` is one part of a path" : "it is compared with whole paths", wider,
-          Count(matches, "tensor"));
+          wider == deep ? "`*` matches one part of a path" : "it is compared with whole paths",
+          wider, Count(matches, "tensor"));
   }
   std::vector<std::string> patterns;
   std::set<std::string> seen;
@@ -127,9 +127,8 @@ std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>
       patterns.push_back(path);
   }
   const std::string hint = DidYouMean(WithoutNumbers(pattern), patterns);
-  return !hint.empty() || patterns.empty()
-             ? hint
-             : fmt::format("paths are such as {}", Quote(patterns[0]));
+  return !hint.empty() || patterns.empty() ? hint
+                                           : fmt::format("paths look like {}", Quote(patterns[0]));
 }
 
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {

@@ -184,7 +184,8 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
       if (axis < 0 || used[axis])
-        RefusePlan(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor.path());
+        RefusePlan(path, "`{}` has a mesh axis twice, or one that is not in the mesh",
+                   tensor.path());
       used[axis] = true;
       tensor.Edit().partition.dimensions.back().axes.push_back(axis);
     }
@@ -215,7 +216,7 @@ class ViewReader {
     }
     for (const Piece& piece : viewed.arrangement.pieces) {
       if (MisfitOf(Constant{piece.padding}, tensor.dtype()).what.empty()) continue;
-      RefusePlan(path_, "the padding of `{}` is {}, which its dtype does not hold", tensor.path(),
+      RefusePlan(path_, "the padding of `{}` is {}, which its dtype cannot hold", tensor.path(),
                  piece.padding);
     }
     tensor.set_view(std::make_shared<View>(
@@ -252,8 +253,7 @@ class ViewReader {
       return ViewedTensor(it->second, (*drawn_)[it->second]);
     }
     if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
-      RefusePlan(path_,
-                 "the `view` of `{}` has no single operation, or more than {} in one another",
+      RefusePlan(path_, "the `view` of `{}` has no single operation, or more than {} nested ones",
                  tensor.path(), kMaxViewDepth);
     }
     node->operation = FindViewOperation(in.begin().key());
@@ -270,7 +270,7 @@ class ViewReader {
       read(operands);
     } else {
       if (!operands.is_array() || operands.empty())
-        RefusePlan(path_, "the `view` of `{}` has an operation on nothing", tensor.path());
+        RefusePlan(path_, "the `view` of `{}` has an operation without inputs", tensor.path());
       for (const json& operand : operands) read(operand);
     }
     ViewProblem problem;

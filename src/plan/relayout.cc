@@ -91,7 +91,7 @@ std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
     if (found == there.end()) {
       return Usage(fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
                                LayoutText(from), from.graph.name),
-                   "give the layout that the folder has, with `--from-layout`");
+                   "give the folder's layout, with `--from-layout`");
     }
     const Shape& shape = found->second->shape();
     if (shape != tensor.shape()) {
@@ -181,9 +181,9 @@ void RequireKept(const Plan& from, const Plan& to) {
       return count ? fmt::format("{}", *count) : "an unknown number";
     };
     throw Usage(
-        fmt::format("{} of `{}` holds {} of the {} elements of `{}` that are in the folder",
-                    LayoutText(to), to.graph.name, text(found->second), text(elements), path),
-        "give a `--layout` that holds all of them");
+        fmt::format("{} of `{}` stores {} of the {} elements of `{}` in the folder", LayoutText(to),
+                    to.graph.name, text(found->second), text(elements), path),
+        "give a `--layout` that stores all of them");
   }
 }
 

@@ -38,7 +38,8 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     }
     if (known.axes.empty()) {
       throw WrongMesh(
-          fmt::format("the checkpoint has no mesh, so nothing says what {} shards", Quote(name)),
+          fmt::format("the checkpoint has no mesh, so the dimensions that {} shards are unknown",
+                      Quote(name)),
           "add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec SPEC`");
     }
     if (known.Find(name) < 0) {
@@ -72,7 +73,7 @@ Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
     const bool has_axes = std::ranges::none_of(
         e.diagnostics(), [](const Diagnostic& d) { return d.hint == kNoLogicalAxes; });
     if (has_axes) throw;
-    throw WrongMesh(fmt::format("{} shards by logical axes, which a checkpoint does not have",
+    throw WrongMesh(fmt::format("{} shards by logical axes, which a checkpoint does not record",
                                 Quote("--sharding " + request.spec.sharding)),
                     "give the spec that the checkpoint was made from, with `--spec SPEC`");
   }
@@ -95,8 +96,8 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven,
       const int axis = axis_of(pin.axis);
       if (graph.mesh.shape[static_cast<size_t>(axis)] !=
           before.shape[static_cast<size_t>(pin.axis)]) {
-        throw WrongMesh(fmt::format("`{}` is on a stage of mesh axis `{}`, and the plan does not "
-                                    "say which stage that is on an axis of another size",
+        throw WrongMesh(fmt::format("`{}` is on a stage of mesh axis `{}`, and its stage on an "
+                                    "axis of another size is unknown",
                                     tensor.path(), before.axes[static_cast<size_t>(pin.axis)]),
                         "give the spec, with `--spec SPEC`");
       }
@@ -151,8 +152,7 @@ Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
 
   if (resharded.graph.drawn) {
     throw WrongMesh(
-        "`uneven: pad` changes shapes, and a checkpoint does not say what they were without "
-        "padding",
+        "`uneven: pad` changes shapes, and a checkpoint does not record the shapes without padding",
         "give the spec, with `--spec SPEC`, or use `uneven: chunk`");
   }
   InitGraph graph = before;

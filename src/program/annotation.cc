@@ -72,8 +72,9 @@ std::string ShardyMeshText(const Mesh& mesh) {
 
 void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
   const auto refuse = [&](const std::string& why) {
-    throw Usage(fmt::format("`{}` {}, which no annotation of a program says", tensor.path(), why),
-                "write the program of one rank with `--rank R`");
+    throw Usage(
+        fmt::format("`{}` {}, which annotations of a program cannot express", tensor.path(), why),
+        "write the program of one rank with `--rank R`");
   };
   if (!tensor.partition().pins.empty()) refuse("is on a part of the mesh");
   for (size_t d = 0; d < tensor.partition().dimensions.size(); ++d) {

@@ -82,8 +82,8 @@ void RequireSize(size_t bytes, size_t made, size_t tensors) {
   if (bytes <= kLargestProgram) return;
   throw Usage(fmt::format("a program may have {} bytes, but {} of {} tensors take {} already",
                           kLargestProgram, made, tensors, bytes),
-              "take some of the tensors with `--only`; what is of one shape and distribution is "
-              "written once, and `--kinds` writes each of these to a file of its own");
+              "select some tensors with `--only`; tensors of equal shape and distribution are "
+              "written once, and `--kinds` writes each kind to its own file");
 }
 
 // Returns the parts of all boxes. Each word of their tables becomes eight characters.

@@ -26,9 +26,10 @@ constexpr int64_t kMaxFileElements = 1 << 21;
 // Appends the elements of a file, each as words, the low one first.
 void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   if (tensor.elements() > kMaxFileElements) {
-    Refuse(fmt::format(
-        "`{}` has its {} elements from a file, but a program has such tensors of up to {} alone",
-        tensor.path(), tensor.elements(), kMaxFileElements));
+    Refuse(
+        fmt::format("`{}` has its {} elements from a file, but a program can only have such "
+                    "tensors of up to {}",
+                    tensor.path(), tensor.elements(), kMaxFileElements));
   }
   const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
   const auto count = static_cast<size_t>(tensor.elements());
@@ -58,8 +59,8 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
           [&](const Orthogonal&) {
             if (tensor.elements() > kMaxWrittenElements) {
               Refuse(
-                  fmt::format("`{}` is an orthogonal matrix of {} elements, but a program has such "
-                              "matrices of up to {} alone, as their values",
+                  fmt::format("`{}` is an orthogonal matrix of {} elements, but a program can only "
+                              "have such matrices, as values, of up to {}",
                               tensor.path(), tensor.elements(), kMaxWrittenElements));
             }
             Tensor whole = tensor;
@@ -71,20 +72,20 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
           [&](const OneOf<FromFile, FromSource> auto&) { AppendElements(tensor, words); },
           [&](const Norm& n) {
             if (std::holds_alternative<Sparse>(tensor.measured()->distribution())) {
-              Refuse(fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
+              Refuse(fmt::format("`{}` has norms of the sparse `{}`, which programs cannot make",
                                  tensor.path(), n.of));
             }
             ProgramEngineOf(*tensor.measured()->stream().engine);
             AppendRow(*tensor.measured(), words);
           },
           [&](const OneOf<RowsLike, Parts> auto& d) {
-            Refuse(fmt::format("`{}` has {}, which no program makes", tensor.path(),
+            Refuse(fmt::format("`{}` has {}, which programs cannot make", tensor.path(),
                                std::string_view(d.kName)));
           },
           [&](const Expression& e) {
             if (e.program->sources.empty()) return;
             Refuse(
-                fmt::format("`{}` computes with elements of the source `{}`, which no program has",
+                fmt::format("`{}` computes with elements of the source `{}`, which programs lack",
                             tensor.path(), e.program->sources.front().source));
           },
           [](const OneOf<Constant, Normalized> auto&) {},

@@ -72,7 +72,7 @@ std::string MisfitOf(const DeviceOrder& order, const Mesh& mesh) {
   std::vector<int64_t> wanted = {order.ring(), order.devices / order.ring()};
   std::ranges::sort(wanted);
   if (devices == order.devices && (!order.has_shape || sizes == wanted)) return {};
-  return fmt::format("`{}` needs slices of {} devices{}, but those of this mesh have {} ({})",
+  return fmt::format("`{}` needs slices of {} devices{}, but this mesh has slices of {} ({})",
                      order.name, order.devices,
                      order.has_shape ? fmt::format(", {} x {}", wanted[1], wanted[0]) : "", devices,
                      text);

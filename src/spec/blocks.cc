@@ -103,7 +103,7 @@ std::optional<std::vector<Named<VarSpec>>> SpecBlocks::Arguments(const Node& map
     if (text.empty() || std::ranges::find(known, text) != known.end()) continue;
     parser.ErrorAt(argument.name.span,
                    fmt::format("block {} has no argument {}", Quote(name.text), Quote(text)),
-                   known.empty() ? "it takes none" : DidYouMean(text, known));
+                   known.empty() ? "it takes no arguments" : DidYouMean(text, known));
     parser.diagnostics().Note(block.entry.key->span, "the block");
   }
   if (parser.Faults() != before) return std::nullopt;
@@ -111,7 +111,7 @@ std::optional<std::vector<Named<VarSpec>>> SpecBlocks::Arguments(const Node& map
     if (std::ranges::any_of(arguments, [&](const auto& a) { return a.name.value == arg.value; }))
       continue;
     parser.Error(name, fmt::format("block {} needs {}", Quote(name.text), Quote(arg.value)),
-                 fmt::format("write `args: {{{}: …}}` beside `block`", arg.value));
+                 fmt::format("write `args: {{{}: …}}` next to `block`", arg.value));
     parser.diagnostics().Note(arg.span, "the argument");
   }
   if (parser.Faults() != before) return std::nullopt;
@@ -123,7 +123,7 @@ bool SpecBlocks::Use(const Node& map, size_t prefix, ModuleSpec& module, SpecPar
   const Node::Entry* args = map.FindEntry("args");
   if (name == nullptr || name->value->IsMap()) {
     if (name == nullptr && args != nullptr && !HoldsTensor(*args->value)) {
-      parser.Error(*args->key, "`args` are those of a block, but the module has no `block`",
+      parser.Error(*args->key, "`args` belong to a block, but the module has no `block`",
                    "name one of `blocks`, as in `block: tower`");
     }
     return false;

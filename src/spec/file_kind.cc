@@ -15,32 +15,30 @@ namespace shardinit {
 
 constexpr FileKind kSpecKind = {
     "a spec", "`shardinit plan {0}` shows it, and `shardinit gen {0} -o DIR` makes its checkpoint"};
-constexpr FileKind kConfigKind = {
-    "a config.json of Hugging Face",
-    "`shardinit import {} -o model.yaml` makes a spec of it; what takes a spec takes it as it is"};
+constexpr FileKind kConfigKind = {"a config.json of Hugging Face",
+                                  "`shardinit import {} -o model.yaml` makes a spec of it; "
+                                  "commands also take it in place of a spec"};
 constexpr FileKind kPlanKind = {"the plan of a checkpoint",
                                 "`shardinit diff {} SPEC` compares it with a spec; `shardinit "
                                 "inspect DIR` shows the checkpoint's folder"};
-constexpr FileKind kHdf5Kind = {"an HDF5 file", "`shardinit inspect {}` shows what it holds"};
+constexpr FileKind kHdf5Kind = {"an HDF5 file", "`shardinit inspect {}` shows its contents"};
 constexpr FileKind kSafetensorsKind = {
     "a safetensors file",
-    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` take it, too"};
+    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` also take it"};
 constexpr FileKind kTorchKind = {
     "a file of `torch.save`",
-    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` take it, too"};
+    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` also take it"};
 
 namespace {
 
-constexpr FileKind kCheckpoint = {
-    "a checkpoint",
-    "`shardinit inspect {}` shows it; `verify`, `stats`, `diff`, `export`, `convert` and "
-    "`reshard` take it, too"};
+constexpr FileKind kCheckpoint = {"a checkpoint",
+                                  "`shardinit inspect {}` shows it; `verify`, `stats`, `diff`, "
+                                  "`export`, `convert` and `reshard` also take it"};
 constexpr FileKind kExport = {
     "an export",
-    "`shardinit verify {0}` checks its bytes, and `shardinit verify {0} --spec SPEC` "
-    "its values; `inspect`, `stats`, `digest`, `diff` and `convert` take it, too"};
-constexpr FileKind kModelFolder = {"a folder with a config.json",
-                                   "`{}/config.json` takes the place of a spec"};
+    "`shardinit verify {0}` checks its bytes, and `shardinit verify {0} --spec SPEC` its values; "
+    "`inspect`, `stats`, `digest`, `diff` and `convert` also take it"};
+constexpr FileKind kModelFolder = {"a folder with a config.json", "name `{}/config.json` instead"};
 constexpr FileKind kManifest = {"the manifest of a checkpoint",
                                 "name the folder: `shardinit verify DIR`"};
 constexpr FileKind kReceipt = {"the receipt of a rank",
@@ -60,13 +58,12 @@ constexpr FileKind kNumPy = {
     "that shardinit reads"};
 constexpr FileKind kKeras = {
     "an archive of Keras",
-    "unpack it: `shardinit inspect model.weights.h5` shows the weights that are in it"};
+    "unpack it: `shardinit inspect model.weights.h5` shows the weights in it"};
 constexpr FileKind kGguf = {
-    "a GGUF file", "no command reads it: name the safetensors files that it was converted from"};
-constexpr FileKind kPython = {
-    "Python source",
-    "`shardinit-capture torch MODULE:CALLABLE -o model.yaml` makes a spec of the "
-    "class or function that makes a model"};
+    "a GGUF file", "no command reads it: name the safetensors files from which it was converted"};
+constexpr FileKind kPython = {"Python source",
+                              "`shardinit-capture torch MODULE:CALLABLE -o model.yaml` makes a "
+                              "spec from the class or function that constructs the model"};
 
 constexpr FileKind kSchema = {
     "a JSON schema",
@@ -185,7 +182,7 @@ std::optional<Error> WrongKind(const std::string& path, std::string_view wanted)
 
 Error UnfinishedExport(const std::string& place) {
   return Usage(fmt::format("`{}` is an unfinished export: it has no {}", place, kExportName),
-               "run the command again that wrote it");
+               "rerun the command that wrote it");
 }
 
 }  // namespace shardinit

@@ -206,7 +206,7 @@ class ConfigChecks {
         if (value == nullptr) continue;
         diagnostics_.Error(
             value->span,
-            fmt::format("{} is in {}, where a {} does not read it", Quote(field.key->text),
+            fmt::format("{} is in {}, where a {} ignores it", Quote(field.key->text),
                         Quote(entry.key->text), Quote(config_.Find("model_type")->text)),
             fmt::format("import the object of {} as a config.json of its own, with its own "
                         "`model_type`",
@@ -215,7 +215,8 @@ class ConfigChecks {
       }
     }
     if (is_read) return;
-    diagnostics_.Error({config_.span.source, 0, 0, 0}, "the config.json has no size of a model",
+    diagnostics_.Error({config_.span.source, 0, 0, 0},
+                       "the config.json has none of the model's sizes",
                        fmt::format("its sizes are {}", fmt::join(sizes, ", ")));
   }
 
@@ -442,9 +443,9 @@ class Importer {
       const Node& first = *given.entries[0].value;
       if (given.entries.size() > 1 && first.IsScalar()) {
         diagnostics_.Warning(given.span,
-                             fmt::format("{} names {} classes; this is the model of the first, {}",
+                             fmt::format("{} names {} classes; the first one, {}, is used",
                                          Quote(name), given.entries.size(), Describe(first)),
-                             "keep the one that is meant");
+                             "keep only the intended one");
       }
       return first;
     }
@@ -612,7 +613,7 @@ const Node* FindModelType(const Node& config, Diagnostics& diagnostics) {
   if (type == nullptr || !type->IsScalar()) {
     return diagnostics.Error(type == nullptr ? Span{config.span.source, 0, 0, 0} : type->span,
                              type == nullptr
-                                 ? "`model_type` is missing, which names the family"
+                                 ? "`model_type`, the name of the family, is missing"
                                  : fmt::format("`model_type` is a name, not {}", Describe(*type)),
                              fmt::format("one of {}", known));
   }

@@ -133,10 +133,10 @@ bool MayShard(const Node& root, const Node& sharding, const Node& value, Diagnos
     if (key == "shardinit" || key == "vars" || key == "assert" || key == "mesh" ||
         key == "sharding" || key == "rules" || key == "uneven")
       continue;
-    return diagnostics.Error(
-        value.span,
-        fmt::format("{} has {}, which is not of a sharding", Quote(value.text), Quote(key)),
-        "name it in `include`, if what it says shall replace what the spec says");
+    return diagnostics.Error(value.span,
+                             fmt::format("{} has {}, which does not belong in a sharding",
+                                         Quote(value.text), Quote(key)),
+                             "name it in `include` if its keys should replace the spec's");
   }
   const Node* own = root.Find("vars");
   const Node* vars = sharding.Find("vars");
@@ -155,8 +155,8 @@ bool MayShard(const Node& root, const Node& sharding, const Node& value, Diagnos
       continue;
     return diagnostics.Error(
         value.span,
-        fmt::format("the sharding's variable {} is also one of the spec's", Quote(entry.key->text)),
-        "rename one of them, or name the sharding in `include`, where the last one counts");
+        fmt::format("the sharding and the spec both have a variable {}", Quote(entry.key->text)),
+        "rename one of them, or name the sharding in `include`, where the last one wins");
   }
   return true;
 }
@@ -297,7 +297,7 @@ class Loader {
   void WarnOfShipped(std::string_view name, const std::string& file, const Span& span) {
     const auto shipped = IsShipped(file) ? std::nullopt : FindShipped(name);
     if (!shipped) return;
-    diagnostics_.Note(span, fmt::format("{} is a file here, and not the shipped spec, which is {}",
+    diagnostics_.Note(span, fmt::format("{} is a file here, which hides the shipped spec {}",
                                         Quote(name), Quote(*shipped)));
   }
 

@@ -68,7 +68,8 @@ class JsonReader {
       Fail(fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
     switch (Next()) {
       case '\0':
-        Fail(at_ < text_.size() ? "a value is missing here" : "the text ends where a value is due");
+        Fail(at_ < text_.size() ? "a value is missing here"
+                                : "the text ends where a value is expected");
       case '{':
         return ReadCollection(Node::Kind::kMap, '}', depth);
       case '[':
@@ -90,7 +91,7 @@ class JsonReader {
       if (!first) {
         if (Next() != ',') Fail("a comma is missing before this");
         ++at_;
-        if (Next() == close) Fail("a value is due after the comma", "remove the comma");
+        if (Next() == close) Fail("a value is expected after the comma", "remove the comma");
       }
       const Node* key = nullptr;
       if (kind == Node::Kind::kMap) {
@@ -101,7 +102,7 @@ class JsonReader {
                        fmt::format("key {} is given twice", Quote(key->text)),
                        "remove one of them"};
         }
-        if (Next() != ':') Fail("a colon is due after the key");
+        if (Next() != ':') Fail("a colon is expected after the key");
         ++at_;
       }
       const Node* value = ReadValue(depth + 1);
@@ -167,7 +168,7 @@ class JsonReader {
                                ? std::string_view("0123456789abcdef").find(text_[i] | 0x20)
                                : text_.npos;
       if (digit == text_.npos || (text_[i] < 'A' && digit > 9))
-        Fail("four hexadecimal digits are due after `\\u`");
+        Fail("four hexadecimal digits are expected after `\\u`");
       code = code << 4 | static_cast<char32_t>(digit);
     }
     return code;
@@ -207,12 +208,12 @@ class JsonReader {
   static std::string HintForWord(std::string_view word) {
     if (word.empty()) return {};
     if (word.find_first_of("0123456789+-.") == 0) {
-      return "numbers are such as `-1`, `0.5` or `1e-5`";
+      return "numbers look like `-1`, `0.5` or `1e-5`";
     }
     for (const auto& [python, own] : kPythonWords) {
       if (word == python) return fmt::format("write `{}`", own);
     }
-    return "text stands in double quotes";
+    return "text needs double quotes";
   }
 
   static bool IsJsonNumber(std::string_view word) {

@@ -85,32 +85,30 @@ constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 constexpr SpecKey kUneven = {
     .name = "uneven",
     .description =
-        "what to do with a dimension that its mesh axes do not divide: `error`; `chunk`, by which "
-        "every shard has ceil(size / count) rows and the last ones fewer or none; or `pad`, by "
-        "which it is stored longer, by zeros or by the number of `{pad: NUMBER}`; of a tensor: "
-        "instead of the spec's",
-    .kind = SpecKind::kUneven};
-constexpr SpecKey kVars = {
-    .name = "vars",
-    .description =
-        "names for numbers, texts and lists, for use in expressions in the module; in "
-        "any order, and in a repeat of its variable, too",
-    .kind = SpecKind::kVariables};
-constexpr SpecKey kDType = {
-    .name = "dtype",
-    .description =
-        "the element type; the tensor's goes before the module's, and that before the "
+        "how to shard a dimension that its mesh axes do not divide: `error`; `chunk`: every shard "
+        "has ceil(size / count) rows, and the last ones fewer or none; or `pad`: it is stored "
+        "longer, filled with zeros or with the number of `{pad: NUMBER}`; a tensor's replaces the "
         "spec's",
-    .kind = SpecKind::kDType};
+    .kind = SpecKind::kUneven};
+constexpr SpecKey kVars = {.name = "vars",
+                           .description =
+                               "names for numbers, texts and lists, for use in expressions in the "
+                               "module; in any order; in a repeat they may use its variable",
+                           .kind = SpecKind::kVariables};
+constexpr SpecKey kDType = {.name = "dtype",
+                            .description =
+                                "the element type; the tensor's overrides the module's, and the "
+                                "module's overrides the spec's",
+                            .kind = SpecKind::kDType};
 constexpr SpecKey kInit = {
     .name = "init",
-    .description = "how elements are made; the tensor's goes before the module's",
+    .description = "how elements are generated; the tensor's overrides the module's",
     .kind = SpecKind::kInit};
 constexpr SpecKey kFans = {
     .name = "fans",
     .description =
         "which dimensions fan_in and fan_out are counted over: `out_in`, [out, in, ...], as in "
-        "PyTorch; `in_out`, [..., in, out], as in JAX and Keras; the tensor's goes before the "
+        "PyTorch; `in_out`, [..., in, out], as in JAX and Keras; the tensor's overrides the "
         "module's, and that before the spec's",
     .kind = SpecKind::kChoice,
     .words = kFanOrders};
@@ -118,12 +116,12 @@ constexpr SpecKey kWhen = {
     .name = "when",
     .description = "the tensor or module is left out where this is 0; such as `layer < 3`",
     .kind = SpecKind::kCondition};
-constexpr SpecKey kRepeat = {.name = "repeat",
-                             .description =
-                                 "the variable and how often, or the list whose items it has: "
-                                 "members stand under <name>.0, <name>.1, … and may use the "
-                                 "variable",
-                             .kind = SpecKind::kRepeat};
+constexpr SpecKey kRepeat = {
+    .name = "repeat",
+    .description =
+        "the variable and a count, or the variable and a list of its values: members are named "
+        "<name>.0, <name>.1, … and may use the variable",
+    .kind = SpecKind::kRepeat};
 constexpr SpecKey kAxes = {
     .name = "axes",
     .description = "the logical axis of each dimension, which `rules` map to mesh axes; null: none",
@@ -140,7 +138,7 @@ constexpr SpecKey kStage = {
     .name = "stage",
     .description =
         "a pipeline's stage: on mesh axes, the index, or a list of them, of the ranks that hold "
-        "the tensor or the module's tensors; instead of the stage of the module around",
+        "the tensor or the module's tensors; instead of the enclosing module's stage",
     .kind = SpecKind::kStage};
 
 constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
@@ -181,7 +179,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
        }
      }},
     {{.name = "dtype",
-      .description = "the element type of every tensor that has none of its own",
+      .description = "the element type of every tensor without its own",
       .kind = SpecKind::kDType},
      Into<&ModelSpec::dtype, &SpecParser::ReadText>},
     {{.name = "engine", .description = "the random generator", .kind = SpecKind::kEngine},
@@ -193,8 +191,8 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
        model.vars = parser.ReadVariables(entry, kVariable);
      }},
     {{.name = "assert",
-      .description = "what must hold of the variables, such as `heads % kv_heads == 0`; those of "
-                     "all included files must; null: not those",
+      .description = "conditions on the variables, such as `heads % kv_heads == 0`, in addition to "
+                     "those of included files; null: without those of included files",
       .kind = SpecKind::kAssertions,
       .hint = "list expressions, such as `[heads % kv_heads == 0]`"},
      By<&SpecParser::ReadAssertions>},
@@ -238,16 +236,16 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .hint = "write it as in `{base: {normal: {std: 0.02}}}`"},
      By<&SpecParser::ReadInits>},
     {{.name = "multipliers",
-      .description = "by what a trainer multiplies, for the tensors of each initializer of `init`: "
-                     "numbers that `explain` shows and that change no value; null: not those of an "
-                     "included file",
+      .description =
+          "factors that a trainer applies to the tensors of each initializer of `init`: numbers "
+          "that `explain` shows and that change no value; null: without those of an included file",
       .kind = SpecKind::kMultipliers,
       .hint = "write it as in `{head: {output: 1 / 8}}`"},
      By<&SpecParser::ReadMultipliers>},
     {WithDefault(kUneven, "\"error\""), Into<&ModelSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "replicas",
-      .description = "where a shard goes that several ranks hold: `dedupe`, into the file of the "
-                     "lowest; `full`, into the file of each",
+      .description = "where to store a shard that several ranks hold: `dedupe`, in the file of the "
+                     "lowest rank; `full`, in the file of each rank",
       .kind = SpecKind::kChoice,
       .words = kReplicaPolicies,
       .default_text = "\"dedupe\""},
@@ -255,7 +253,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {kFans, Choice<&ModelSpec::fans>},
     {{.name = "config",
       .description = "what `export --to safetensors` writes to config.json; text that begins with "
-                     "`=` is an expression over `vars`; null: not that of an included file",
+                     "`=` is an expression over `vars`; null: without that of an included file",
       .kind = SpecKind::kConfig,
       .hint = "write it as in `{model_type: llama}`"},
      By<&SpecParser::ReadConfig>},
@@ -265,8 +263,8 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .kind = SpecKind::kConfigJson},
      By<&SpecParser::ReadFamily>},
     {{.name = "include",
-      .description = "files to start from, relative to this one or below `<shardinit>/`, which are "
-                     "those that shardinit has; this file's keys replace theirs",
+      .description = "files to start from, relative to this one, or names of shipped files below "
+                     "`<shardinit>/`; this file's keys replace theirs",
       .kind = SpecKind::kPaths},
      Nothing},
     {{.name = "blocks",
@@ -281,9 +279,9 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      By<&SpecParser::ReadModules>},
     {{.name = "layouts",
       .description = "other ways to store the tensors, by name; --layout chooses one; null, for "
-                     "one or all: not those of an included file",
+                     "one or all: without those of an included file",
       .kind = SpecKind::kLayouts,
-      .hint = "it has layouts by name"},
+      .hint = "list layouts by name"},
      By<&SpecParser::ReadLayouts>},
 };
 
@@ -295,40 +293,39 @@ extern const std::vector<KeyRow<AssertSpec>> kAssertKeys = {
       .hint = "write it as in `{that: d == 2 * heads, message: d is not twice heads}`"},
      Number<&AssertSpec::that>},
     {{.name = "message",
-      .description = "what is wrong if it does not hold, for the error",
+      .description = "the error message if it does not hold",
       .kind = SpecKind::kText},
      Into<&AssertSpec::message, &SpecParser::ReadText>},
     {{.name = "of",
-      .description = "a variable of the model, without which nothing is checked",
+      .description = "a variable of the model; without it nothing is checked",
       .kind = SpecKind::kText},
      Nothing},
 };
 
 extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
     {{.name = "path",
-      .description =
-          "the folder, relative to the file that has it; `--source NAME=DIR` gives another",
+      .description = "the folder, relative to this file; `--source NAME=DIR` overrides it",
       .kind = SpecKind::kText},
      Into<&SourceSpec::path, &SpecParser::ReadText>},
     {{.name = "part",
-      .description = "which part of the folder's files is the model, as `--part-of-file` says; "
-                     "names are then those within it",
+      .description = "which part of the folder's files is the model, as for `--part-of-file`; "
+                     "names are then relative to it",
       .kind = SpecKind::kText},
      Into<&SourceSpec::part, &SpecParser::ReadText>},
     {{.name = "digest",
-      .description = "what the folder must hold: the digest that `shardinit digest` prints as "
-                     "`(model)`, or a file that its `--write` made, of which only the tensors that "
-                     "are used are checked; without it, the source may be any",
+      .description = "the expected contents of the folder: the digest that `shardinit digest` "
+                     "prints as `(model)`, or a file that its `--write` made, of which only the "
+                     "tensors in use are checked; without it, any source is accepted",
       .kind = SpecKind::kText},
      Into<&SourceSpec::digest, &SpecParser::ReadText>},
     {{.name = "layout",
-      .description = "the layout that the folder has, of `spec`; names are then those of `spec`, "
-                     "and with `hub`, if that has no such layout, they are already",
+      .description = "the folder's layout, one of the layouts of `spec`; names are then those of "
+                     "`spec`; with `hub`, if `spec` has no such layout, the names are unchanged",
       .kind = SpecKind::kText},
      Into<&SourceSpec::layout, &SpecParser::ReadText>},
     {{.name = "spec",
-      .description = "the spec of the model in the folder, for `layout`: a file, relative to the "
-                     "one that has it, or a name; default: the folder's config.json",
+      .description = "the spec of the model in the folder, for `layout`: a file, relative to this "
+                     "one, or a name; default: the folder's config.json",
       .kind = SpecKind::kText},
      Into<&SourceSpec::spec, &SpecParser::ReadText>},
     {{.name = "must_have",
@@ -340,19 +337,19 @@ extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
 
 extern const std::vector<KeyRow<MustHaveSpec>> kMustHaveKeys = {
     {{.name = "tensor",
-      .description = "a pattern of names: `*` is a part of a name or some of it, `**` any number "
-                     "of parts",
+      .description = "a pattern of names: `*` matches a part of a name or a piece of it, `**` any "
+                     "number of parts",
       .kind = SpecKind::kText,
       .required = true,
       .hint = "write it as in `{tensor: \"layers.*.up.weight\", shape: [ff, d]}`"},
      Into<&MustHaveSpec::tensor, &SpecParser::ReadText>},
     {{.name = "shape",
-      .description = "the shape of each of them; without it, any",
+      .description = "the shape of each of them; default: any",
       .kind = SpecKind::kShape,
       .hint = "list its dimensions, as in `[ff, d]`"},
      By<&SpecParser::ReadMustHaveShape>},
     {{.name = "count",
-      .description = "how many there are; without it, at least one",
+      .description = "how many there are; default: at least one",
       .kind = SpecKind::kNumber},
      Number<&MustHaveSpec::count>},
 };
@@ -360,14 +357,14 @@ extern const std::vector<KeyRow<MustHaveSpec>> kMustHaveKeys = {
 extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
     {{.name = "axes",
       .description = "the axes and their sizes; ranks are row-major, the last axis varies fastest; "
-                     "as a list of one each, instead of those of an included file",
+                     "written as a list of single axes, they replace those of an included file",
       .kind = SpecKind::kAxes,
       .required = true,
       .hint = "write `mesh: {axes: {data: 8}}`"},
      OfMeshAxes<&ModelSpec::mesh>},
     {{.name = "slices",
-      .description =
-          "for each axis, how many parts lie on different slices (DCN), the rest within one (ICI)",
+      .description = "for each axis, how many parts are on different slices (DCN); the rest is "
+                     "within one slice (ICI)",
       .kind = SpecKind::kNumbers},
      OfMeshAxes<&ModelSpec::slices>},
     {{.name = "slice_order",
@@ -378,7 +375,7 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
       .default_text = "\"outer\""},
      Choice<&ModelSpec::slice_order>},
     {{.name = "devices",
-      .description = "which device has which place: an order, a list of ids in row-major order of "
+      .description = "which device is at each place: an order, a list of ids in row-major order of "
                      "coordinates, or a file with such a list, whose name has a `.` or a `/`",
       .kind = SpecKind::kDevices,
       .default_text = "\"row_major\""},
@@ -387,8 +384,8 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
 
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
     {{.name = "tokens",
-      .description = "how many tokens of a step pass through the ranks of one place on the batch "
-                     "axes, together, also as `4M` (of 1000) or `4Mi` (of 1024)",
+      .description = "how many tokens of a step all ranks at one place on the batch axes process "
+                     "together, also as `4M` (of 1000) or `4Mi` (of 1024)",
       .kind = SpecKind::kNumber,
       .default_text = "8192"},
      ReadScaled<&TrainingSpec::tokens, CountWithSuffix>},
@@ -404,19 +401,19 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
      Number<&TrainingSpec::flops>},
     {{.name = "optimizer_bytes",
       .description = "bytes of the optimizer's state for each element of a weight: by default two "
-                     "moments in f32, and a copy in f32 of what has fewer bytes",
+                     "moments in f32, and a copy in f32 of weights in a smaller type",
       .kind = SpecKind::kNumber},
      Number<&TrainingSpec::optimizer_bytes>},
     {{.name = "heads",
-      .description = "how many heads attention has, if `config` does not say it",
+      .description = "the number of attention heads, if `config` does not have it",
       .kind = SpecKind::kNumber},
      Number<&TrainingSpec::heads>},
     {{.name = "kv_heads",
-      .description = "how many heads of keys and values, if these are others",
+      .description = "the number of heads of keys and values, if it is different",
       .kind = SpecKind::kNumber},
      Number<&TrainingSpec::kv_heads>},
     {{.name = "experts_per_token",
-      .description = "to how many experts a token goes, if `config` does not say it",
+      .description = "how many experts process each token, if `config` does not have it",
       .kind = SpecKind::kNumber},
      Number<&TrainingSpec::experts_per_token>},
     {{.name = "batch",
@@ -443,8 +440,8 @@ extern const std::vector<KeyRow<ShardSpec>> kShardKeys = {
       .hint = "write it as in `{axes: tensor, segments: 2}`"},
      Into<&ShardSpec::axes, &SpecParser::ReadMeshAxisList>},
     {{.name = "segments",
-      .description = "how many segments the dimension has; a rank has a part of each, such as of "
-                     "gate and up, which lie one after the other",
+      .description = "how many segments, one after the other, the dimension has, such as 2 for "
+                     "gate and up; a rank has a part of each",
       .kind = SpecKind::kNumber,
       .default_text = "1"},
      Number<&ShardSpec::segments>},
@@ -460,8 +457,8 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {kDType, Into<&TensorSpec::dtype, &SpecParser::ReadText>},
     {{.name = "kind",
-      .description = "what it is to a trainer: `parameter`, or `buffer`, which is not trained: it "
-                     "counts as no parameter, and optimizers have no state of it",
+      .description = "its role in training: `parameter`, or `buffer`, which is not trained: it "
+                     "does not count as a parameter, and optimizers have no state for it",
       .kind = SpecKind::kChoice,
       .words = kTensorKinds,
       .default_text = "\"parameter\""},
@@ -471,13 +468,13 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},
     {kUneven, Into<&TensorSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "key",
-      .description = "the path under which values are drawn, instead of the tensor's own: keeps "
-                     "them through a renaming; or, of engine `jax_threefry`, how JAX derives its "
-                     "key, of `torch_cpu`, where in the stream they are",
+      .description = "the path that determines the values, instead of the tensor's own: keeps them "
+                     "when a tensor is renamed; with engine `jax_threefry`, how JAX derives the "
+                     "key; with `torch_cpu`, the position in the stream",
       .kind = SpecKind::kKey},
      By<&SpecParser::ReadKey>},
     {{.name = "tie",
-      .description = "the path of a tensor that is made in the same way, and has the same values",
+      .description = "the path of a tensor with the same initializer and values",
       .kind = SpecKind::kTie},
      By<&SpecParser::ReadTie>},
     {kFans, Choice<&TensorSpec::fans>},
@@ -490,7 +487,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .kind = SpecKind::kDimensions},
      Into<&TensorSpec::out_axis, &SpecParser::ReadDimensions>},
     {{.name = "batch_axis",
-      .description = "dimensions that count in no fan: layers of a stack, experts",
+      .description = "dimensions that do not count in any fan: layers of a stack, experts",
       .kind = SpecKind::kDimensions},
      Into<&TensorSpec::batch_axis, &SpecParser::ReadDimensions>},
     {kWhen, Into<&TensorSpec::when, &SpecParser::ReadCondition>},
@@ -498,25 +495,25 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
 
 extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
     {{.name = "from",
-      .description = "where its elements come from",
+      .description = "the source of its elements",
       .kind = SpecKind::kView,
       .required = true,
       .hint = "name a tensor of `modules`, as in `from: model.norm.weight`"},
      Into<&TensorSpec::from, &SpecParser::ReadView>},
     {{.name = "times",
-      .description = "the factor, of f32, by which the trainer has these values: `convert` "
-                     "multiplies by it, and generated values are stored as they are",
+      .description = "the factor, in f32, by which the trainer scales these values: `convert` "
+                     "multiplies by it; generated values are stored unchanged",
       .kind = SpecKind::kNumber,
       .default_text = "1"},
      Number<&TensorSpec::times>},
     {{.name = "back",
-      .description = "the factor, of f32, that `convert` multiplies by on the way back, where it "
-                     "does not divide by `times`",
+      .description = "the factor, in f32, by which `convert` multiplies on the way back, instead "
+                     "of dividing by `times`",
       .kind = SpecKind::kNumber},
      Number<&TensorSpec::back>},
     {{.name = "plus",
-      .description = "what the trainer has added to these values: `convert` adds it, and subtracts "
-                     "it on the way back",
+      .description = "the number that the trainer adds to these values: `convert` adds it, and "
+                     "subtracts it on the way back",
       .kind = SpecKind::kNumber,
       .default_text = "0"},
      Number<&TensorSpec::plus>},
@@ -536,7 +533,7 @@ extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
     {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
     {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
     {{.name = "block",
-      .description = "one of `blocks`, whose members the module has before its own",
+      .description = "one of `blocks`; its members come before the module's own",
       .kind = SpecKind::kBlock},
      By<&SpecParser::ReadBlockName>},
     {{.name = "args",
@@ -569,8 +566,8 @@ extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
     {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadRepeat>},
     {{.name = "stack",
       .description =
-          "patterns of modules with numbered members, such as layers: the tensors that all members "
-          "have are stored as one, with the members along its first dimension",
+          "patterns of modules with numbered members, such as layers: corresponding tensors of all "
+          "members are stored as one, with the members along its first dimension",
       .kind = SpecKind::kPatterns},
      Globs<&LayoutSpec::stack>},
     {{.name = "keep",

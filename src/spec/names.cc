@@ -79,7 +79,7 @@ Judgement JudgePath(std::string_view text, size_t prefix) {
   if (text.empty()) return BadName{"a name is empty", {}};
   if (text == "." || text == "..") {
     return BadName{fmt::format("{} is not a name", Quote(text)),
-                   "paths have no way to say this folder or the one above"};
+                   "paths cannot name this folder or the one above"};
   }
   if (const size_t slash = text.find('/'); slash != text.npos) {
     return BadCharacter(text, slash, "name", {});
@@ -116,7 +116,7 @@ Judgement JudgeModelName(std::string_view text) {
   }
   if (text[0] == '.' || text[0] == '-') {
     return BadName{fmt::format("the model's name {} starts with `{}`", Quote(text), text[0]),
-                   "it names folders: start with a letter or a digit", 0, 1};
+                   "it is part of folder names: start with a letter or a digit", 0, 1};
   }
   return JudgeLength("the model's name", text.size(), kLongestPart);
 }

@@ -141,8 +141,8 @@ class OptimizerReader {
         if (row.default_value) group->hyperparameters.emplace_back(row.name, *row.default_value);
         if (row.name == "lr") {
           Error(node, "a parameter group with hyperparameters needs `lr`",
-                "give the run's own hyperparameters, since these replace them; without any the run "
-                "keeps its own");
+                "give all the run's hyperparameters, because these replace them; without any, the "
+                "run keeps its own");
         }
         continue;
       }
@@ -151,8 +151,8 @@ class OptimizerReader {
       group->hyperparameters.emplace_back(row.name, *parameter);
       if (row.name == "amsgrad") group->amsgrad = std::get<bool>(*parameter);
       if (row.name == "decoupled_weight_decay" && !std::get<bool>(*parameter)) {
-        Error(*value, "without `decoupled_weight_decay` it is Adam, not AdamW",
-              "leave it out, or set `weight_decay: 0`, with which the two are the same");
+        Error(*value, "without `decoupled_weight_decay` this is Adam, not AdamW",
+              "leave it out, or set `weight_decay: 0`, which makes the two equal");
       }
     }
   }
@@ -161,7 +161,7 @@ class OptimizerReader {
     switch (row.kind) {
       case HyperKind::kNumber:
         if (const auto number = ReadNumber(node, HUGE_VAL)) return *number;
-        return Wrong(row, node, "a finite number from 0 on");
+        return Wrong(row, node, "a finite number of at least 0");
       case HyperKind::kPair: {
         constexpr std::string_view kWanted =
             "two numbers from 0 to less than 1, such as `[0.9, 0.95]`";
@@ -204,7 +204,7 @@ class OptimizerReader {
       if (groups[i].hyperparameters.empty() == groups[0].hyperparameters.empty()) continue;
       const size_t without = groups[i].hyperparameters.empty() ? i : 0;
       Error(*list.entries[without].value,
-            fmt::format("parameter group {} has no hyperparameters, and group {} has them", without,
+            fmt::format("parameter group {} has no hyperparameters, but group {} has some", without,
                         without == 0 ? i : 0),
             "give the run's hyperparameters to all groups, or to none");
       return;

@@ -209,7 +209,7 @@ void SpecParser::ReadLayouts(const SpecKey& key, const Node::Entry& entry, Model
   for (const Node::Entry& item : entry.value->entries) {
     if (item.value->IsNull()) continue;  // removes this layout of an included file
     if (!CheckIdentifier(*item.key, "layout", diagnostics()) ||
-        !IsMap(item, "it has modules and stored tensors by name"))
+        !IsMap(item, "name modules and stored tensors"))
       continue;
     Named<LayoutSpec> layout = {Text(*item.key), {}};
     layout_ = &layout.value;
@@ -252,7 +252,7 @@ void SpecParser::ReadModuleVariables(const Node::Entry& entry, ModuleSpec& modul
 }
 
 void SpecParser::ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
-  if (!IsSequence(entry, "list paths, in which `*` stands for anything") || !IsShort(entry)) return;
+  if (!IsSequence(entry, "list paths, in which `*` matches anything") || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
     if (IsText({entry.key, item.value})) globs.push_back(Text(*item.value));
   }
@@ -423,7 +423,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   parser.ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
   if (spec.has_rules && spec.sharding) {
     diagnostics.Error(spec.sharding->root->span, "a spec has `rules` or `sharding`, not both",
-                      "`sharding: {rules: [...]}` has rules beside other languages");
+                      "`sharding: {rules: [...]}` combines rules with other languages");
     spec.wrong.Add("sharding");
   }
   // A partial spec, or one without the requested changes, may have undetected errors.

@@ -77,7 +77,7 @@ void SpecParser::ReadDevices(const Node::Entry& entry, ModelSpec& model) {
   devices.span = node.span;
   if (node.IsSequence()) {
     ReadIds(*this, node, devices.ids);
-    if (node.entries.empty()) Error(node, "`devices` lists none");
+    if (node.entries.empty()) Error(node, "`devices` is empty");
     return;
   }
   if (!node.IsScalar() || IsBoolean(node) || IsNumber(node) || node.text.empty()) {

@@ -65,7 +65,7 @@ std::optional<KeySpec> SpecReader::ReadTorchKey(const Node& node, const Node::En
     }
   }
   if (key.skip && (key.position || key.spare)) {
-    Error(*entry.value, "`skip` counts from the tensor before, and `position` from the beginning",
+    Error(*entry.value, "`skip` counts from the previous tensor, and `position` from the beginning",
           "write one of them");
   } else if (Faults() == faults && !key.position && !key.skip && !entry.value->incomplete) {
     Error(*entry.value, "`torch` has no `position`", std::string(kTorchForm));
@@ -87,10 +87,10 @@ std::optional<KeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::Entr
       }
     }
   } else {
-    Error(
-        steps,
-        fmt::format("`jax` must be a mapping of steps or a list of such, not {}", Describe(steps)),
-        std::string(kJaxForm));
+    Error(steps,
+          fmt::format("`jax` must be a mapping of steps or a list of such mappings, not {}",
+                      Describe(steps)),
+          std::string(kJaxForm));
   }
   if (Faults() == faults && key.steps.empty()) {
     Error(node, "this key has no step", std::string(kJaxForm));
@@ -112,7 +112,7 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
     if (row->is_first != key->steps.empty()) {
       Error(*item.key,
             row->is_first
-                ? fmt::format("`{}` must be the first step of a key, and the only such", name)
+                ? fmt::format("`{}` must be the first step of a key, and may not be repeated", name)
                 : fmt::format("a key begins with `seed` or `words`, not with `{}`", name),
             std::string(kJaxForm));
     }

@@ -83,10 +83,10 @@ void SpecParser::ReadTie(const Node::Entry& entry, TensorSpec& tensor) {
 
 void SpecParser::CheckFans(const TensorSpec& tensor) {
   if (!tensor.fans || !(tensor.in_axis || tensor.out_axis)) return;
-  ErrorAt(tensor.fans->span,
-          fmt::format("a tensor with `{}` has no use for `fans`",
-                      tensor.in_axis ? "in_axis" : "out_axis"),
-          "remove one of the two");
+  ErrorAt(
+      tensor.fans->span,
+      fmt::format("a tensor with `{}` cannot use `fans`", tensor.in_axis ? "in_axis" : "out_axis"),
+      "remove one of the two");
 }
 
 void SpecParser::CheckRank(TensorSpec& tensor) {

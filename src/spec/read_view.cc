@@ -29,10 +29,13 @@ void ReadOf(SpecReader& reader, const Node::Entry& item, ViewSpec& view) {
 }
 
 constexpr OperationKey kOperationKeys[] = {
-    {{.name = "of", .description = "what it is of", .kind = SpecKind::kViews, .required = true},
+    {{.name = "of",
+      .description = "the input: a path or operation, or a list",
+      .kind = SpecKind::kViews,
+      .required = true},
      ReadOf},
     {{.name = "for",
-      .description = "a variable and how often: repeats what it is of",
+      .description = "a variable and a count: repeats the input",
       .kind = SpecKind::kRepeat},
      [](SpecReader& reader, const Node::Entry& item, ViewSpec& view) {
        view.loop = reader.ReadCount(item);
@@ -71,7 +74,7 @@ ViewSpec SpecReader::ReadView(const Node& node) {
   for (const Node::Entry& item : only.value->entries) ReadViewArgument(item, view);
   if (view.of.empty() && !IsPart(*only.value) && only.value->Find("of") == nullptr) {
     Error(*only.key, fmt::format("{} has no `of`", Quote(only.key->text)),
-          "say what it is of: a path or another operation, or a list of them");
+          "give its input in `of`: a path or another operation, or a list of them");
   }
   return view;
 }

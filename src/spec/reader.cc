@@ -114,7 +114,7 @@ ExprPtr SpecReader::ReadCondition(const Node::Entry& entry) {
 
 std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std::string_view what) {
   std::vector<Named<ExprPtr>> exprs;
-  if (!IsMap(entry, "give numbers by name")) return exprs;
+  if (!IsMap(entry, "map names to numbers")) return exprs;
   const std::vector<Node::Entry>& items = entry.value->entries;
   for (size_t i = 0; i < items.size(); ++i) {
     const Node& name = *items[i].key;
@@ -221,7 +221,7 @@ ExprPtr SpecReader::ReadVariableText(const Node::Entry& entry) {
 std::vector<Named<VarSpec>> SpecReader::ReadVariables(const Node::Entry& entry,
                                                       std::string_view what) {
   std::vector<Named<VarSpec>> variables;
-  if (!IsMap(entry, "give numbers by name")) return variables;
+  if (!IsMap(entry, "map names to numbers")) return variables;
   const std::vector<Node::Entry>& items = entry.value->entries;
   for (size_t i = 0; i < items.size(); ++i) {
     const Node& name = *items[i].key;
@@ -398,7 +398,7 @@ std::optional<InitSpec> SpecReader::ReadInitOf(const Node::Entry& only) {
     if (!is_of) {
       if (!only.value->incomplete) {
         Error(*only.value, fmt::format("`norms` takes `of`, not {}", Describe(*only.value)),
-              "its one key is `of`: write `{norms: {of: path.of.a.tensor}}`");
+              "its only key is `of`: write `{norms: {of: path.of.a.tensor}}`");
       }
       return std::nullopt;
     }
@@ -436,7 +436,7 @@ bool SpecReader::ReportCutNumber(const Node& before, const Node::Entry& entry) {
   if (!entry.value->IsNull() || !IsNumber(before) || digits.empty() ||
       digits.find_first_not_of("0123456789") != digits.npos)
     return false;
-  Error(*entry.key, "a comma ends the number before it",
+  Error(*entry.key, "the comma ends the number",
         fmt::format("write `{}{}{}`", before.text, before.text == "0" ? "." : "", digits));
   return true;
 }
@@ -452,7 +452,7 @@ bool SpecReader::ReportCutCall(const std::vector<Node::Entry>& items, size_t* at
   const std::string list = ListOfAxes(whole);
   Error(*items[*at].value, "a comma ends the value here, inside the parentheses",
         list.empty() ? fmt::format("put the whole expression in quotes: `\"{}\"`", whole)
-                     : fmt::format("a list stands in brackets: `{}`", list));
+                     : fmt::format("a list needs brackets: `{}`", list));
   *at += pieces - 1;
   return true;
 }
@@ -466,7 +466,7 @@ bool SpecReader::IsMap(const Node::Entry& entry, std::string_view hint) {
 bool SpecReader::IsSequence(const Node::Entry& entry, std::string_view hint) {
   if (entry.value->IsSequence()) return true;
   if (const std::string list = ListOfAxes(entry.value->text); !list.empty()) {
-    return ReportKind(entry, "a list", fmt::format("a list stands in brackets: `{}`", list));
+    return ReportKind(entry, "a list", fmt::format("a list needs brackets: `{}`", list));
   }
   return ReportKind(entry, "a list", hint);
 }

@@ -234,7 +234,7 @@ std::string HintFor(const Setting& setting, std::string_view before, const Stuck
     return fmt::format("{} `+{}=…` adds it", hint, Escape(setting.path));
   }
   if (hint.starts_with("did you mean") || is_whole) return hint;
-  return fmt::format("a tensor is added whole, as in `{}{}={{shape: [8, 16], init: zeros}}`",
+  return fmt::format("a tensor is added as a whole, as in `{}{}={{shape: [8, 16], init: zeros}}`",
                      Escape(before), Escape(rest.substr(0, rest.find('.'))));
 }
 
@@ -252,7 +252,7 @@ void ReportMissing(const Setting& setting, const StuckPoint& stuck, Diagnostics&
     diagnostics.Error(span, fmt::format("{} has no keys, so there is no {}", where, Quote(rest)),
                       fmt::format("it is {}", Describe(*node)));
   } else if (rest == "include") {
-    diagnostics.Error(span, "`include` cannot be set", "what was included is set by its own keys");
+    diagnostics.Error(span, "`include` cannot be set", "set the included file's keys");
   } else {
     diagnostics.Error(span, fmt::format("{} has no key {}", where, Quote(rest)),
                       HintFor(setting, before, stuck));

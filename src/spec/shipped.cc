@@ -112,8 +112,8 @@ std::string HintForSpec(const std::string& name) {
   const size_t slash = name.find('/');
   if (slash != name.npos && slash > 0 && slash == name.rfind('/') && slash + 1 < name.size() &&
       name[0] != '.' && !Exists(name.substr(0, slash))) {
-    return "names of Hugging Face's Hub are not read: download the model's config.json, and name "
-           "that file";
+    return "shardinit does not download from Hugging Face's Hub: download the model's config.json, "
+           "and name that file";
   }
   std::vector<std::string> names;
   for (ShippedSpec& spec : ShippedIn("")) names.push_back(std::move(spec.name));

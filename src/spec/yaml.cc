@@ -166,7 +166,7 @@ void Builder::OnAlias(const YAML::Mark& mark, YAML::anchor_t id) {
   if (anchor.node == nullptr) {
     problems_.push_back({offset,
                          span,
-                         "this alias stands inside the value that it names",
+                         "this alias is inside the value that it names",
                          {},
                          anchor.span,
                          "the value starts here"});
@@ -198,7 +198,7 @@ void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anc
     throw Stop();
   }
   if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
-    Add(place.offset, place.span, "this text goes on in the next line",
+    Add(place.offset, place.span, "this text continues on the next line",
         "check the indentation of the next line, or put the text in quotes");
     // The first line represents the whole scalar.
     node->text = place.text.substr(0, place.span.length);
@@ -319,7 +319,7 @@ void Builder::CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark
     if (fits) return;
   }
   const size_t offset = text_.OffsetOf(mark.pos);
-  Add(offset, text_.TagSpan(offset), "YAML tags have no meaning in a spec", "remove the tag");
+  Add(offset, text_.TagSpan(offset), "YAML tags are not allowed in a spec", "remove the tag");
 }
 
 void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
@@ -339,7 +339,7 @@ void Builder::FailUnclosed(const Level& level, size_t offset) {
                        text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
   Add(level.offset, text_.SpanAt(level.offset, 1),
       fmt::format("`{}` is never closed", map ? '{' : '['),
-      in_word ? fmt::format("text that holds `{}` needs quotes here", text[inner])
+      in_word ? fmt::format("text that contains `{}` needs quotes here", text[inner])
               : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
                             text_.SpanAt(offset, 1).line));
 }
@@ -379,7 +379,7 @@ void Builder::Fail(const YAML::ParserException& error) {
   const size_t line = text_.SpanAt(offset, 1).line;
   std::erase_if(problems_, [&](const Problem& p) {
     return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
-           p.message.starts_with("this text goes on");
+           p.message.starts_with("this text continues");
   });
   const SyntaxProblem problem = ExplainSyntax(what, text_, offset);
   Add(offset, problem.span, problem.message, problem.hint);
@@ -474,7 +474,7 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
   if (source.text.size() > kLongestLine && IsOneBracket(source.text)) {
     return diagnostics.Error(
         {&source, 0, 0, 0},
-        fmt::format("more than {} bytes stand in one pair of brackets", kLongestLine),
+        fmt::format("more than {} bytes are in one pair of brackets", kLongestLine),
         "write the outermost mapping without braces, one key per line");
   }
   ViewBuffer buffer(std::string_view(source.text).substr(begin));

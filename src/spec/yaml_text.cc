@@ -192,7 +192,7 @@ std::optional<SyntaxProblem> FindGluedKey(const YamlText& text, size_t start) {
     return {};
   const std::string_view key = line.substr(indent, colon - indent);
   return SyntaxProblem{text.SpanAt(begin + indent, colon + 1 - indent),
-                       fmt::format("a space is missing behind `{}:`", key),
+                       fmt::format("a space is missing after `{}:`", key),
                        fmt::format("write `{}: {}`", key, line.substr(colon + 1))};
 }
 
@@ -216,8 +216,8 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size
   }
   if (has("illegal map value")) {
     if (const auto glued = FindGluedKey(text, start)) return *glued;
-    return {here, "a `:` cannot stand here",
-            "indent the key like its neighbours; text that holds `: ` needs quotes"};
+    return {here, "a `:` is not allowed here",
+            "indent the key like its neighbours; text that contains `: ` needs quotes"};
   }
   if (has("referenced anchor is not defined")) {
     return {text.WordSpan(offset), "this alias names nothing above it",
@@ -231,17 +231,18 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size
   }
   if (has("illegal block entry")) {
     return {here, "a list item cannot start here",
-            "put it in a line of its own, or write the list as `[a, b]`"};
+            "put it on its own line, or write the list as `[a, b]`"};
   }
   if (has("unknown escape character") || has("hex number") || has("invalid unicode")) {
-    return {here, "unknown escape in a double-quoted string", "single quotes take `\\` as it is"};
+    return {here, "unknown escape in a double-quoted string",
+            "in single quotes `\\` is an ordinary character"};
   }
   if (has("directive") || has("YAML version") || has("YAML major version")) {
-    return {text.LineSpan(offset), "YAML directives have no meaning in a spec", "remove the line"};
+    return {text.LineSpan(offset), "YAML directives are not allowed in a spec", "remove the line"};
   }
   if (has("end of map") || has("end of seq")) {
-    return {text.LineSpan(offset), "this does not belong to what stands before it",
-            "check the indentation; text after a closing quote or bracket needs a line of its own"};
+    return {text.LineSpan(offset), "this does not belong to the text before it",
+            "check the indentation; text after a closing quote or bracket needs its own line"};
   }
   return {here, fmt::format("invalid YAML: {}", message), {}};
 }

@@ -260,21 +260,21 @@ std::string Refusal(const std::string& text, DType dtype) {
 
 TEST(Expressions, ExpressionsRejectNonfiniteValues) {
   EXPECT_EQ(Refusal("log(i0 * 50 + i1 - 1210)", DType::f32),
-            "element [10, 0] of `w` is nan, which f32 does not hold");
+            "element [10, 0] of `w` is nan, which f32 cannot hold");
   EXPECT_EQ(Refusal("1 / (i0 * 50 + i1 - 1210)", DType::f64),
-            "element [24, 10] of `w` is inf, which f64 does not hold");
+            "element [24, 10] of `w` is inf, which f64 cannot hold");
   // The branch that is not taken may have any value.
   EXPECT_EQ(Refusal("where(i0 < 1000, i1, log(-i0))", DType::f32), "");
   // The largest number of f16 is 65504; half a step above it rounds up.
   EXPECT_EQ(Refusal("i0 - i0 + 65519", DType::f16), "");
   EXPECT_EQ(Refusal("i0 - i0 + 65520", DType::f16),
-            "element [10, 0] of `w` is 65520, which f16 does not hold");
+            "element [10, 0] of `w` is 65520, which f16 cannot hold");
   EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3e+38", DType::bf16), "");
   EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3.4e+38", DType::f32), "");
   EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3.4e+38", DType::bf16),
-            "element [10, 0] of `w` is 3.4e+38, which bf16 does not hold");
+            "element [10, 0] of `w` is 3.4e+38, which bf16 cannot hold");
   EXPECT_EQ(Refusal("(i0 - i0 + 1) * 1e+39", DType::f32),
-            "element [10, 0] of `w` is 1e+39, which f32 does not hold");
+            "element [10, 0] of `w` is 1e+39, which f32 cannot hold");
 }
 
 }  // namespace

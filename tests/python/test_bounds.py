@@ -149,7 +149,7 @@ def test_suggestions_for_wrong_ties_take_linear_time(spec):
     seconds = []
     for count in (4_000, 32_000):
         result, taken = timed_plan(spec(text.format(count)), 2)
-        assert (f"no tensor is `layer.0.v`; {count} tensors of the repeat have such a mistake" in result.stderr
+        assert (f"no tensor is `layer.0.v`; {count} tensors of the repeat have this mistake" in result.stderr
                 and "hint: did you mean `layers.0.v`?" in result.stderr)
         seconds.append(taken)
     assert seconds[1] < 16 * seconds[0] + 1

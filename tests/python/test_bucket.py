@@ -108,7 +108,7 @@ def test_gen_of_another_plan_conflicts_and_changes_no_object(specs, object_store
     before = {name: object_store.get(name) for name in object_store.names()}
     for words in ([], ["--dry-run"], ["--ranks", "1"]):
         done = tool(object_store, "gen", "two.yaml", "-o", URL, *words, folder=specs)
-        assert done.returncode == 4 and "holds another plan: `seed` is `1` there, and `2` here" in done.stderr
+        assert done.returncode == 4 and "holds another plan: `seed` is `1` there, but `2` here" in done.stderr
     assert {name: object_store.get(name) for name in object_store.names()} == before
     object_store.remove("models/a/plan.json")
     object_store.put("models/a/manifest.json", b"{}")
@@ -378,7 +378,7 @@ def test_verify_reports_objects_of_another_length(object_store, tmp_path):
     """`verify` reports objects of another length as damaged, even longer ones that have all written bytes."""
     (tmp_path / "one.yaml").write_text(SPEC.format(seed=1).replace("000", "").replace("600", "6"))
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=tmp_path)
-    for name, told in (("ranks/rank-00000.h5", "has {} bytes, but its receipt says {}"),
+    for name, told in (("ranks/rank-00000.h5", "has {} bytes, but its receipt lists {}"),
                        ("index.h5", "is damaged: its digest is not the one in the manifest"),
                        ("ranks/rank-00001.json", "is damaged"), ("manifest.json", "is damaged")):
         key = "models/a/" + name
@@ -1083,7 +1083,7 @@ def test_gen_writes_no_receipt_after_its_plan_is_lost(other, specs, object_store
     object_store.faults = faults
     done = tool(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "0", folder=specs)
     assert len(met) >= 2 and done.returncode == 4, (len(met), done)
-    assert "has lost its plan.json, or was given to another plan meanwhile" in done.stderr, done
+    assert "has lost its plan.json, or another process has given it another plan" in done.stderr, done
     assert "models/a/ranks/rank-00000.json" not in object_store.names()
 
 
@@ -1098,7 +1098,7 @@ def test_gen_reports_a_receipt_that_disappears(specs, object_store):
 
     object_store.faults = faults
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
-    assert done.returncode == 3 and "1 of 2 ranks were complete and are gone" in done.stderr, done
+    assert done.returncode == 3 and "1 of 2 ranks were complete, but their files are gone" in done.stderr, done
     object_store.faults = None
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert_is(object_store, specs / "one")
@@ -1112,7 +1112,7 @@ def test_uploads_aborted_by_others_are_not_retried_forever(words, what, specs, o
 
     object_store.faults = end
     done = tool(object_store, words[0], "one.yaml", *words[1:], "-o", URL, folder=specs)
-    assert done.returncode == 3 and f"the uploads of {what} are ended by others again and again" in done.stderr, done
+    assert done.returncode == 3 and f"another process keeps aborting the uploads of {what}" in done.stderr, done
     object_store.faults = None
     ok(object_store, words[0], "one.yaml", *words[1:], "-o", URL, folder=specs)
 
@@ -1308,7 +1308,7 @@ def test_finalize_hint_names_the_command_for_missing_ranks(specs, object_store, 
         (["gen", "awkward.yaml"], "generate them with `shardinit gen SPEC -o DIR --ranks …`"),
         (
             ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2"],
-            "make them with the command that copies the tensors, with `--ranks …`",
+            "write them with the command that copies the tensors, with `--ranks …`",
         ),
     ):
         object_store.reset()

@@ -271,7 +271,7 @@ def test_export_detects_a_simultaneous_gen(name, exports, object_store):
 
     object_store.faults = faults
     done = tool(object_store, *command("dcp"), "-o", URL, folder=exports)
-    assert done.returncode == 4 and f"{name}` is there, of a checkpoint" in done.stderr
+    assert done.returncode == 4 and f"{name}`, of a checkpoint, is already there" in done.stderr
     assert sorted(stored(object_store)) == [NOTES + "claim.json", name]
 
 
@@ -399,8 +399,8 @@ def test_verify_reports_the_same_damage_in_bucket_and_folder(name, object_store,
     _, found = told({key: data[:-1] if key == cut else data + b"x" * (key == longer) for key, data in files.items()
                      if key != gone})
     assert found == sorted([
-        (cut, "", f"has {len(files[cut]) - 1} bytes, but the record says {len(files[cut])}"),
-        (longer, "", f"has {len(files[longer]) + 1} bytes, but the record says {len(files[longer])}"),
+        (cut, "", f"has {len(files[cut]) - 1} bytes, but the record lists {len(files[cut])}"),
+        (longer, "", f"has {len(files[longer]) + 1} bytes, but the record lists {len(files[longer])}"),
         (gone, "", "is missing")])
     taken, foreign = NAMES_NEXT_TO_EXPORT[name]
     notes = {NOTES + "share-00009": b"", RECORD + ".sig": b""}
@@ -625,7 +625,7 @@ def test_convert_to_dcp_in_a_bucket_rejects_another_source(object_store, tmp_pat
     assert_is(object_store, tmp_path / "local")
     assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
     done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
-    assert done.returncode == 4 and "holds this export with values from elsewhere" in done.stderr
+    assert done.returncode == 4 and "holds this export with values from another source" in done.stderr
     # A file without its receipt is compared, since it could come from other elements.
     object_store.remove("models/a/" + RECORD)
     object_store.remove("models/a/" + NOTES + "share-00000")
@@ -711,7 +711,7 @@ def test_unsupported_urls_are_rejected_without_a_request(exports, object_store):
         done = tool(object_store, *words, folder=exports)
         assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
     done = tool(object_store, *command("dcp"), "-o", "gs://bucket/x", folder=exports)
-    assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr
+    assert done.returncode == 2 and "shardinit supports only `s3://` stores" in done.stderr
     assert object_store.log == [] and not (exports / "x").exists()
 
 
@@ -812,7 +812,7 @@ def test_error_names_the_tensor_and_ranks_that_disagree(to, changed, object_stor
         done = tool(object_store, *words, "--ranks", ranks, folder=tmp_path)
         assert done.returncode == code, done
     found = re.search(
-        r"`: rank (\d) was made of `(\w)` of source `(\w)` with SHA-256 (\w{12}), but rank (\d) with (\w{12})\n",
+        r"`: rank (\d) was made from `(\w)` of source `(\w)` with SHA-256 (\w{12}), but rank (\d) with (\w{12})\n",
         done.stderr,
     )
     assert found and (found[2], found[3]) == (changed, source[changed]), done

@@ -428,11 +428,11 @@ def test_conflict_names_the_first_difference_of_plans(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nvars: {d: 8}\nmodules:\n  a.b: {shape: [d, 2], init: zeros}\n")
     run_ok("gen", spec, "-o", tmp_path / "out")
-    for changed, difference in [("seed=1", "`seed` is `0` there, and `1` here"),
-                                ("name=other", "`name` is `m` there, and `other` here"),
-                                ("vars.d=9", "`global_shape` of `a.b` is `[8, 2]` there, and `[9, 2]` here"),
-                                ("dtype=bf16", "`dtype` of `a.b` is `f32` there, and `bf16` here"),
-                                ("+modules.c={shape: [3], init: zeros}", "it has 1 tensor there, and 2 tensors here")]:
+    for changed, difference in [("seed=1", "`seed` is `0` there, but `1` here"),
+                                ("name=other", "`name` is `m` there, but `other` here"),
+                                ("vars.d=9", "`global_shape` of `a.b` is `[8, 2]` there, but `[9, 2]` here"),
+                                ("dtype=bf16", "`dtype` of `a.b` is `f32` there, but `bf16` here"),
+                                ("+modules.c={shape: [3], init: zeros}", "it has 1 tensor there, but 2 tensors here")]:
         result = run_tool("gen", spec, "-o", tmp_path / "out", "--set", changed)
         assert result.returncode == 4 and f"holds another plan: {difference}\n" in result.stderr, result.stderr
 

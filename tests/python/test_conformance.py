@@ -36,7 +36,7 @@ def test_build_passes_all_conformance_vectors():
     vectors = [*VECTORS.values(), *OF_TENSORS.values()]
     elements = sum(len(vector["bits"].split()) for vector in vectors)
     targets = ", ".join(run_json("--version")["targets"])
-    said = f"{len(vectors)} vectors, {elements:,} elements: all as they should be with {targets}\n"
+    said = f"{len(vectors)} vectors, {elements:,} elements: all as expected with {targets}\n"
     assert run_ok("conformance").stdout == said
     assert run_ok("conformance", "-q").stdout == ""
 
@@ -57,14 +57,14 @@ def test_build_with_other_values_fails_conformance(tmp_path):
     *lines, error, hint = result.stderr.splitlines()
     assert lines == [f"`normal 0`: element 0 of `bits` is {right} instead of 00000001; wrong elements: 1 of 41 with "
                      f"{target}" for target in targets]
-    assert error == "shardinit: this build, or this processor, makes other values than it should" and "hint" in hint
+    assert error == "shardinit: this build, or this processor, generates wrong values" and "hint" in hint
 
 
 @pytest.mark.parametrize("target", run_json("--version")["targets"])
 def test_conformance_accepts_answers_of_another_program(target, tmp_path):
     (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # The format differs from the format of the file.
     result = run_ok("conformance", "answers.json", cwd=tmp_path, env={"SHARDINIT_TARGET": target})
-    assert re.fullmatch(rf"431 vectors, 12,753 elements: all as they should be with {target}\n", result.stdout)
+    assert re.fullmatch(rf"431 vectors, 12,753 elements: all as expected with {target}\n", result.stdout)
 
 
 def test_conformance_compares_every_vector(tmp_path):
@@ -138,7 +138,7 @@ def changed(**members):
     (changed(init={"norms": {"of": "a"}}), "no tensor is `a`"),
     (changed(init={"norms": {"of": "a"}}, tensors=[{"path": "a", "dtype": "f32", "global_shape": [40],
                                                     "init": {"normal": {"mean": 0, "std": 1}}}]),
-     "its elements are those of other tensors; such answers are in the list `vectors_of_tensors`"),
+     "its elements come from other tensors; such answers belong in the list `vectors_of_tensors`"),
     (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
      "a part has the elements of a file, or norms, which only whole tensors have"),
@@ -148,8 +148,8 @@ def changed(**members):
     (changed(dtype="f4"), "unknown dtype \"f4\""),
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
-    (changed(shape=[41]), "`shape` [41] from `offset` [0] on is no box of `global_shape` [40]"),
-    (changed(offset=[1]), "`shape` [40] from `offset` [1] on is no box of `global_shape` [40]"),
+    (changed(shape=[41]), "`shape` [41] at `offset` [0] is not a box of `global_shape` [40]"),
+    (changed(offset=[1]), "`shape` [40] at `offset` [1] is not a box of `global_shape` [40]"),
     (changed(offset=[-1]), "`shape` [40] from `offset` [-1] on is no box"),
     (changed(offset=[0, 0], shape=[1, 1]), "`shape` [1, 1] from `offset` [0, 0] on is no box"),
     (changed(global_shape=[2**62, 2**62]), "cannot have the shape"),
@@ -210,7 +210,7 @@ FILE = {"file": {"sha256": "0" * 64}}
 
 @pytest.mark.parametrize("vectors, message", [
     (like(), "`tensors` has no `table` of the source `base`"),
-    (like({}, {}), "`table` of the source `base` is there twice"),
+    (like({}, {}), "`table` of the source `base` is given twice"),
     (like({"dtype": "f4"}), "no `dtype` is \"f4\""),
     (like({"shape": [20, 4]}), "`bits` has 60 elements, but `shape` [20, 4] has 80"),
     (like({"shape": [60]}), "is [60], which does not fit [5, 3]"),

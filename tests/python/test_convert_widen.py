@@ -130,7 +130,7 @@ def test_mxfp4_is_widened_like_transformers(tmp_path, dtype, shape):
 W, INV, F8 = (300, 200), (3, 2), torch.float8_e4m3fn
 BLOCKS = {"w": torch.zeros(W, dtype=torch.uint8).view(F8), "w_scale_inv": torch.ones(INV)}
 MX = {"x_blocks": torch.zeros(1, 2, 3, 16, dtype=torch.uint8), "x_scales": torch.ones(1, 2, 3, dtype=torch.uint8)}
-NO_BLOCK = "no config.json beside it says, under quantization_config, the weight_block_size"
+NO_BLOCK = "there is no config.json next to it with a weight_block_size under quantization_config"
 
 
 def not_a_matrix(dtype, shape, scales):
@@ -146,7 +146,7 @@ def not_mx(numbers, scales, dtype="u8"):
     ("w", NO_BLOCK, {}, None), ("w", NO_BLOCK, {}, {}), ("w", NO_BLOCK, {}, {"quantization_config": None}),
     ("w", NO_BLOCK, {}, {"quantization_config": {"quant_method": "fp8"}}),
     ("w", NO_BLOCK, {}, {"quantization_config": [128, 128]}),
-    *(("w", f"weight_block_size of config.json is {json.dumps(size, separators=(',', ':'))}, and not two sizes", {},
+    *(("w", f"weight_block_size of config.json must be two sizes, but is {json.dumps(size, separators=(',', ':'))}", {},
        {"quantization_config": {"weight_block_size": size}})
       for size in (None, 128, "128", [], [128], [128, 128, 128], [0, 128], [128, 0], [-128, 128], [128, -128],
                    [128.5, 128],
@@ -174,10 +174,10 @@ def not_mx(numbers, scales, dtype="u8"):
      ...),
     ("x_blocks", not_mx("[]", "[]"), {"x_blocks": torch.tensor(1, dtype=torch.uint8),
                                       "x_scales": torch.tensor(1, dtype=torch.uint8)}, ...),
-    ("x_blocks", "`x` is there, too", {"x": torch.ones(2)}, ...),
-    ("x_blocks", "it has no scales, as other tensors have, or as config.json says", {"x_scales": None}, ...),
-    ("w", "it has no scales, as other tensors have, or as config.json says", {"w_scale_inv": None}, ...),
-    ("w_scale_inv", "there is no `w`, which it scales", {"w": None}, ...),
+    ("x_blocks", "`x` also exists", {"x": torch.ones(2)}, ...),
+    ("x_blocks", "it has no scales, but other tensors or config.json have them", {"x_scales": None}, ...),
+    ("w", "it has no scales, but other tensors or config.json have them", {"w_scale_inv": None}, ...),
+    ("w_scale_inv", "it scales `w`, which is missing", {"w": None}, ...),
 ])
 def test_convert_names_the_tensor_with_invalid_scales(tmp_path, path, why, changed, config):
     state = {**(MX if path.startswith("x") else BLOCKS), "norm": torch.ones(3), **changed}
@@ -189,7 +189,7 @@ def test_convert_names_the_tensor_with_invalid_scales(tmp_path, path, why, chang
     words = ["convert", folder, "--to", "safetensors", "-o", tmp_path / "out"]
     result = run_tool(*words, "--dtype", "bf16")
     assert result.returncode == 2 and not (tmp_path / "out").exists(), result
-    assert (f"error: `{path}` cannot be widened: {why}\n  hint: leave out `--dtype`, and it is carried as it is\n"
+    assert (f"error: `{path}` cannot be widened: {why}\n  hint: leave out `--dtype` to copy it unchanged\n"
             in result.stderr), result.stderr
     run_ok(*words)  # This follows the hint.
 
@@ -213,35 +213,35 @@ def test_convert_rejects_unknown_scaling(tmp_path):
         assert result.returncode == 2 and not (tmp_path / "out").exists(), result
         return result.stderr
 
-    assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
+    assert "it is not known how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
     # Another tensor next to `w`, before or after it by name, does not hide the error.
     for other in "a", "a.scale", "x", "w.x", "w_":
         for block in (128, 128), None:
-            assert "`w` cannot be widened: nothing says how `w_scale` scales it" in refused(
+            assert "`w` cannot be widened: it is not known how `w_scale` scales it" in refused(
                 {"w": weight, "w_scale": torch.ones(1), other: torch.ones(2)}, block)
     # If scales are missing, have another name or have no tensor, the numbers would change.
     two = {"a": weight, "a_scale_inv": scales}
     assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})
-    assert "there is no `b`, which it scales" in refused({**two, "b_scale_inv": scales.clone()})
+    assert "it scales `b`, which is missing" in refused({**two, "b_scale_inv": scales.clone()})
     assert "it has no scales" in refused({"w": weight})
     for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32),
                         ("m.weight.scale", torch.bfloat16)):
-        assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)},
+        assert f"it is not known how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)},
                                                                  None)
     for codes, name in ((torch.int8, "m.SCB"), (torch.uint8, "m.weight_scale_2"), (torch.uint8, "m.weight.absmax")):
         for more in ({}, two):  # also next to widened tensors
-            assert f"nothing says how `{name}` scales it" in refused(
+            assert f"it is not known how `{name}` scales it" in refused(
                 {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4), **more}, (128, 128) if more else None)
     largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
     for dtype in DTYPES:
-        assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)},
+        assert "whose product f32 cannot hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)},
                                                             dtype=dtype)
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
     assert "`x_scales` has the scale 255, which stands for no number" in refused({"x_blocks": codes, "x_scales": far})
-    assert "`x` has the value 6 with the scale 2^127, whose product f32 does not hold" in refused(
+    assert "`x` has the value 6 with the scale 2^127, whose product f32 cannot hold" in refused(
         {"x_blocks": codes, "x_scales": far - 1}, dtype="f32")
-    assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
+    assert "which f16 cannot hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
 
 
 def test_dtype_option_does_not_convert_scales(tmp_path):

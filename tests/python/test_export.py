@@ -380,7 +380,7 @@ def test_verify_names_the_damaged_file_and_tensor_of_an_export(layers):
             first, last = (int(word) for word in message.split("bytes ")[1].split(" of ")[0].split(" to "))
             assert first <= at <= last
         path.write_bytes(data[:-1])
-        assert findings() == [(entry["file"], "", f"has {len(data) - 1} bytes, but the record says {len(data)}")]
+        assert findings() == [(entry["file"], "", f"has {len(data) - 1} bytes, but the record lists {len(data)}")]
         path.unlink()
         assert findings() == [(entry["file"], "", "is missing")]
         path.write_bytes(data)

@@ -272,7 +272,7 @@ def test_keras_export_numbers_paths_like_keras(tmp_path):
     (["layers.a.vars.0", "layers.a.vars.2"], "is given without variable 1 of its layer"),
     (["layers.a.0.vars.0", "layers.a.vars.0"], "are both `layers/a/vars/0` in Keras"),
     (["layers.a.1.vars.0", "layers.a_1.vars.0"], "are both `layers/a_1/vars/0` in Keras"),
-    (["x.vars.a_1", "x.vars.a.1.vars.0"], "would lie within `x.vars.a_1` in Keras"),
+    (["x.vars.a_1", "x.vars.a.1.vars.0"], "would be inside `x.vars.a_1` in Keras"),
 ])
 def test_keras_export_rejects_paths_that_do_not_fit(paths, message, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(

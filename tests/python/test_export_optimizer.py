@@ -474,7 +474,7 @@ def test_optimizer_export_loads_with_fsdp_in_two_processes(export, values, tmp_p
     ("sgd", "1:1: error: unknown optimizer `sgd`"),
     ("{adamw: {weigth_decay: 0.1, lr: 1}}", "1:10: error: a parameter group of AdamW has no `weigth_decay`"),
     ("{adamw: {weight_decay: 0.1}}", "error: a parameter group with hyperparameters needs `lr`"),
-    ("{adamw: {lr: high}}", "1:14: error: `lr` must be a finite number from 0 on, not `high`"),
+    ("{adamw: {lr: high}}", "1:14: error: `lr` must be a finite number of at least 0, not `high`"),
     ("{adamw: {lr: 1, betas: [0.9, 1]}}", "error: `betas` must be two numbers from 0 to less than 1"),
     *((f"{{adamw: {{lr: 1, betas: {betas}}}}}", f"numbers from 0 to less than 1, such as `[0.9, 0.95]`, not {count}")
       for betas, count in (("[]", 0), ("[0.9]", 1), ("[0.9, 0.95, 0.99]", 3), ("[0, 0, 0, 0]", 4))),
@@ -615,10 +615,10 @@ def test_flax_collections_without_parameters_have_no_moments(tmp_path):
 
 
 @pytest.mark.parametrize(("to", "optimizer", "message"), [
-    ("zarr", "{adamw: {lr: 1}}", "Optax has no hyperparameters in its state"),
-    ("dcp", "{adamw: {schedule: true}}", "no state of PyTorch's AdamW has a schedule"),
-    ("safetensors", "adamw", "`--optimizer` is not for the format `safetensors`"),
-    ("megatron", "adamw", "`--optimizer` is not for the format `megatron`"),
+    ("zarr", "{adamw: {lr: 1}}", "the state of Optax does not contain hyperparameters"),
+    ("dcp", "{adamw: {schedule: true}}", "the state of PyTorch's AdamW cannot contain a schedule"),
+    ("safetensors", "adamw", "`--optimizer` does not apply to the format `safetensors`"),
+    ("megatron", "adamw", "`--optimizer` does not apply to the format `megatron`"),
 ])
 def test_optimizer_option_rejects_what_a_format_lacks(folder, tmp_path, to, optimizer, message):
     result = run_tool("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)

@@ -227,7 +227,7 @@ def test_gen_rejects_an_expression_that_is_nan(tmp_path):
                     'modules: {w: {shape: [4, 3], init: {expr: "log(row * 3 + col - 4)"}}}\n')
     result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode == 2
-    assert "element [0, 0] of `w` is nan, which f32 does not hold" in result.stderr
+    assert "element [0, 0] of `w` is nan, which f32 cannot hold" in result.stderr
     assert 'its initializer is {expr: "log(i0 * 3 + i1 - 4)"}' in result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
 

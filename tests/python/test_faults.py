@@ -616,7 +616,7 @@ def test_gen_exits_with_status_3_if_its_plan_is_lost(spec, good, tmp_path):
     wait_for((out / "ranks/rank-00001.json").exists)
     (out / "plan.json").unlink()
     _, stderr = run.communicate(timeout=60)
-    assert run.returncode == 3 and f"`{out}` has lost its plan.json, or it cannot be seen here yet" in stderr, stderr
+    assert run.returncode == 3 and f"`{out}` has lost its plan.json, or it is not visible here yet" in stderr, stderr
     for path in (out / "manifest.json", out / "index.h5"):
         path.unlink(missing_ok=True)
     shutil.rmtree(out / "ranks")
@@ -701,7 +701,7 @@ def test_signals_end_gen_cleanly(number, tmp_path):
     _, stderr = run.communicate(timeout=20)
     assert time.monotonic() - start < 3
     assert run.returncode in (-number, 128 + number), stderr
-    assert stderr.endswith("shardinit: interrupted; ranks that are done stay, and the same command makes the rest\n")
+    assert stderr.endswith("shardinit: interrupted; finished ranks are kept, and the same command writes the rest\n")
     assert not is_committed(out)
     assert [p.name for p in (out / "ranks").iterdir()] == []
 
@@ -719,7 +719,7 @@ def test_gen_resumes_after_sigint(tmp_path):
         time.sleep(0.002)
     run.send_signal(signal.SIGINT)
     _, stderr = run.communicate(timeout=20)
-    assert "the same command makes the rest" in stderr
+    assert "the same command writes the rest" in stderr
     done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out/ranks").glob("rank-*.json")}
     assert 0 < len(done) < 256
     run_ok(*command)
@@ -1139,7 +1139,7 @@ def test_inspect_rejects_a_dataset_of_unlimited_sources(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
         endless(file, tmp_path)
     result = run_tool("inspect", tmp_path / "x.h5", timeout=20)
-    assert result.returncode == 5 and "`/w` is made of other files without end" in result.stderr
+    assert result.returncode == 5 and "`/w` refers to other files without end" in result.stderr
 
 
 def test_hdf5_reader_process_accesses_no_files(good, tmp_path):

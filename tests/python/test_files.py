@@ -157,7 +157,7 @@ def test_file_paths_are_relative_to_their_spec(tmp_path):
     assert np.array_equal(reassemble(tmp_path / "other")["w"][1], other)
     result = run_tool("validate", "spec.yaml", "--set", "modules.w.dtype=bf16", cwd=tmp_path)
     assert result.returncode == 2
-    assert "has 96 bytes, but the elements of [4, 6] in bf16 have 48" in result.stderr
+    assert "has 96 bytes, but the elements of [4, 6] in bf16 need 48" in result.stderr
     text = (tmp_path / "base/spec.yaml").read_text()
     run_ok("gen", "-", "-o", tmp_path / "stdin", input=text, stdin=None, cwd=tmp_path / "base")
     assert np.array_equal(reassemble(tmp_path / "stdin")["w"][1], one)
@@ -190,7 +190,7 @@ def test_changed_content_of_a_file_is_found_before_use(tmp_path):
     run_ok("plan", spec)  # plan generates no values, so it does not hash files.
     table.write_bytes(damaged[:-1])
     result = run_tool("plan", spec)
-    assert result.returncode == 2 and "has 9599 bytes, but the elements of [300, 8] in f32 have 9600" in result.stderr
+    assert result.returncode == 2 and "has 9599 bytes, but the elements of [300, 8] in f32 need 9600" in result.stderr
     table.unlink()
     result = run_tool("plan", spec)
     assert result.returncode == 2 and f"there is no file `{table}`" in result.stderr

@@ -145,7 +145,7 @@ def test_index_decides_between_two_copies_of_a_tensor(tmp_path, listed, stale):
                                                            "c": files[1 - listed]}}))
     found, said = read(folder, tmp_path / "out")
     assert torch.equal(found["a"], MODEL["model.a.weight"]) and found.keys() == {"a", "b", "c"}
-    assert f"{files[1 - listed]}: a is not read: `{INDEX}` says that it is in `{files[listed]}`" in said
+    assert f"{files[1 - listed]}: a is not read: `{INDEX}` places it in `{files[listed]}`" in said
     (folder / INDEX).write_text(json.dumps({"weight_map": {"b": files[listed], "c": files[1 - listed]}}))
     assert read(folder, tmp_path / "none")[0] is None
 

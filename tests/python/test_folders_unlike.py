@@ -190,7 +190,7 @@ def test_zarr_rejects_tensors_named_like_its_own_files(tmp_path, name):
     folder = hub(tmp_path / "in", {name: torch.ones(1), "w": torch.ones(2)})
     message = refused("convert", folder, "--to", "zarr", "-o", tmp_path / "out", code=2)
     what = "that readers of such a folder look for" if name in SIGNS else "of the format"
-    assert f"`{name}` is the name of a tensor, and of a file {what}" in message
+    assert f"`{name}` is the name of both a tensor and a file {what}" in message
     assert not (tmp_path / "out").exists()
     run_ok("convert", folder, "--to", "zarr", "--drop", name, "-o", tmp_path / "out")
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
@@ -239,7 +239,7 @@ modules: {{w: {{shape: [1], kind: buffer, init: {{source: base}}}}}}
             wanted = hashlib.sha256(numpy.array([number], type_of).tobytes()).hexdigest()
             assert done.returncode == 0 and done.stdout.startswith(f"{wanted}  w"), (number, done)
         else:
-            assert done.returncode == 2 and f"which {to} does not hold" in done.stderr, (number, done)
+            assert done.returncode == 2 and f"which {to} cannot hold" in done.stderr, (number, done)
             if of != "float64":
                 assert f"element [0] of `w` is {number} in" in done.stderr
 
@@ -294,7 +294,7 @@ def test_stored_tensors_that_share_a_part_must_agree(tmp_path, case, dtype):
                 changed[name][row_of[name], column] += 1
                 hub(tmp_path / "in", changed)
                 values = {n: changed[n][row_of[n], column].item() for n in row_of}
-                wanted = [f"error: `{n}` of `{tmp_path}/in` holds what `{other}` holds, but has another value at "
+                wanted = [f"error: `{n}` of `{tmp_path}/in` should be equal to `{other}`, but differs at "
                           f"[{row_of[n]}, {column}], {values[n]:g} instead of {values[other]:g}, which would be lost\n"
                           for n in row_of for other in row_of if n != other]
                 told = refused(*words, code=2)
@@ -338,7 +338,7 @@ def test_gen_does_not_apply_the_convention_of_a_layout(tmp_path):
                         f"layouts: {{theirs: {{s: {{{key}, from: {{transpose: {{of: w}}}}}}, t: v}}}}\n")
         result = run_ok("gen", spec, "--layout", "theirs", "-o", tmp_path / key.replace(": ", ""))
         assert ("shardinit: the trainer of this layout has another convention for 1 tensor, such as `s`: values are "
-                "written as the spec has them\n" in result.stderr) == is_said
+                "written unchanged, in the spec's convention\n" in result.stderr) == is_said
         of_source = ["--set", "modules.w.init={source: base}", "--layout", "theirs"]
         error = refused("gen", spec, *of_source, "-o", tmp_path / "none", code=2)
         assert ("`w` takes elements of a source, but the trainer of this layout multiplies or adds to those of `s`"
@@ -361,7 +361,7 @@ def test_nested_torch_files_are_read_to_16_levels(tmp_path):
                 assert [line.split()[1] for line in done.stdout.splitlines()] == [name, "w", "(model)"], (what, levels,
                                                                                                           done)
             else:
-                assert done.returncode == 5 and f"its {what} lie too deep in one another: over 16 levels" in done.stderr, (levels, done)
+                assert done.returncode == 5 and f"its {what} are nested over 16 levels" in done.stderr, (levels, done)
 
 
 def test_strided_tensors_of_65536_runs_are_read(tmp_path):

@@ -211,8 +211,8 @@ def test_random_conventions_are_converted_exactly(conventions, renamed, fused, d
         result = run_ok("convert", root / "in", "--spec", root / "spec.yaml", "--from-layout", "a", "--layout", "b",
                         "--inexact", "--to", "safetensors", "-o", root / "out", *(["--dtype", SHORT[to]] if to else []))
         found = safetensors_torch.load_file(root / "out/model.safetensors")
-    said = f"{changed} elements changed, as the layout's trainer has them; 0 of these would not come back\n"
-    assert said in result.stderr if changed else "would not come back" not in result.stderr
+    said = f"{changed} elements changed to the convention of the layout's trainer; 0 of these cannot be restored exactly\n"
+    assert said in result.stderr if changed else "cannot be restored exactly" not in result.stderr
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert torch.equal(found[name], tensor), (name, found[name], tensor)
@@ -251,7 +251,7 @@ def test_conventions_are_computed_in_f32_or_f64_and_rounded_once(tmp_path, dtype
     result = run_ok("convert", tmp_path / "in", "--spec", tmp_path / "spec.yaml", "--from-layout", "a", "--layout", "b",
                     "--inexact", "--to", "safetensors", "-o", tmp_path / "out", "--dtype", SHORT[to])
     assert torch.equal(safetensors_torch.load_file(tmp_path / "out/model.safetensors")["w"], wanted)
-    said = f"1,000 elements changed, as the layout's trainer has them; {lost:,} of these would not come back\n"
+    said = f"1,000 elements changed to the convention of the layout's trainer; {lost:,} of these cannot be restored exactly\n"
     assert said in result.stderr
 
 

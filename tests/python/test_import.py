@@ -573,20 +573,20 @@ def test_import_lists_defaults(tmp_path):
 def test_import_uses_the_first_of_several_architectures(tmp_path):
     path = write_config(tmp_path, architectures=["LlamaForCausalLM", "LlamaModel"])
     result = run_ok("import", path)
-    assert "`architectures` names 2 classes; this is the model of the first, `LlamaForCausalLM`" in result.stderr
+    assert "`architectures` names 2 classes; the first one, `LlamaForCausalLM`, is used" in result.stderr
 
 
 WRONG = {  # text of the file, or changes to a Llama's config → the message, with its line
     "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is not a JSON value"),
-    "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
-    "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is due after the comma"),
+    "empty": ("", "config.json:1:1: error: the text ends where a value is expected"),
+    "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is expected after the comma"),
     "open": ('{"model_type": "llama"', "config.json:1:1: error: `{` is never closed"),
     "twice": ('{"model_type": "llama",\n "model_type": "t5"}',
               "config.json:2:2: error: key `model_type` is given twice"),
     "a list": ("[1]", "config.json:1:1: error: a config.json is an object, not a list"),
     "a number": ("7", "config.json:1:1: error: a config.json is an object, not `7`"),
     "a spec": ('{"shardinit": 1}', "error: this is a spec already"),
-    "no type": ("{}", "config.json: error: `model_type` is missing, which names the family"),
+    "no type": ("{}", "config.json: error: `model_type`, the name of the family, is missing"),
     "type of a kind": ({"model_type": 5}, "no family has the model type `5`"),
     "unknown type": ({"model_type": "whisper"}, "config.json:2:16: error: no family has the model type `whisper`"),
     "negative": ({"hidden_size": -4},
@@ -620,9 +620,9 @@ WRONG = {  # text of the file, or changes to a Llama's config → the message, w
     "groups": ({"num_key_value_heads": 3},
                "heads is not a multiple of kv_heads: `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
     "no size": ('{"model_type": "llama", "rms_norm_eps": 1e-5}',
-                "config.json: error: the config.json has no size of a model"),
+                "config.json: error: the config.json has none of the model's sizes"),
     "nested": ('{"model_type": "llama", "vocab_size": 8, "text_config": {"hidden_size": 48}}',
-               "`hidden_size` is in `text_config`, where a `llama` does not read it"),
+               "`hidden_size` is in `text_config`, where a `llama` ignores it"),
     "null size": ('{"model_type": "llama", "vocab_size": 8, "hidden_size": null}',
                   "`hidden_size` must be a whole number, but is null"),
     "quoted": ({"tie_word_embeddings": "false"},

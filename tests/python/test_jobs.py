@@ -487,8 +487,8 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["slurm", "none.yaml", "-o", "out"], "none.yaml"),
     (["slurm", "llama3-tiny", "-o", "out", "--set", "vars.layers=x y"], "vars.layers"),
     (["slurm", "llama3-tiny", "-o", "out", "--nodes", "0"], "whole number from 1"),
-    (["slurm", "llama3-tiny", "-o", "out", "--image", "x"], "`--image` is not for `slurm`"),
-    (["mpi", "llama3-tiny", "-o", "out", "--array"], "`--array` is not for `mpi`"),
+    (["slurm", "llama3-tiny", "-o", "out", "--image", "x"], "`--image` does not apply to `slurm`"),
+    (["mpi", "llama3-tiny", "-o", "out", "--array"], "`--array` does not apply to `mpi`"),
     (["slurm", "llama3-tiny", "-o", "out.safetensors"], "is named as a file"),
     (["slurm", "llama3-tiny", "-o", "out", "--array", "--nodes", "1002"], "an array of 1,001 tasks"),
     (["slurm", "llama3-tiny", "-o", "out", "--name", "a b"], "is not the name of a job"),
@@ -501,7 +501,7 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
     (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "writes to no URL"),
     (["slurm", "llama3-tiny", "-o", "gs://bucket/x"], "gs://bucket/x"),
-    (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` is not for `object-store`"),
+    (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` does not apply to `object-store`"),
 ])
 def test_jobs_reject_wrong_arguments(tmp_path, words, message):
     result = run_tool("jobs", *words, cwd=tmp_path)
@@ -658,7 +658,7 @@ def test_job_names_are_valid(tmp_path):
     for name in ("x" * 41, "-a", "a-", "-", "A", "aZ", "a_b", "a.b", "a/b", "a:b", "a`b", "a{b", "ü"):
         result = run_tool("jobs", "slurm", "llama3-tiny", "-o", "out", f"--name={name}")
         assert result.returncode == 2 and "is not the name of a job" in result.stderr, (name, result)
-        assert "use up to 40 small letters, digits and `-` between them" in result.stderr
+        assert "use up to 40 lower-case letters, digits and inner `-`" in result.stderr
     for model, name in (("a-Z_zA.09", "shardinit-a-z-za-09"), ("A", "shardinit-a"), ("x--y--", "shardinit-x-y"),
                         ("0_", "shardinit-0"),
                         ("b" * 30, "shardinit-" + "b" * 30), ("b" * 31, "shardinit-" + "b" * 30),
@@ -686,14 +686,14 @@ def test_env_options_accept_only_valid_variable_names(tmp_path):
 
 
 @pytest.mark.parametrize("words, least, most, limit", [
-    (["slurm"], 1, 1_000_000, "there cannot be so many"),
+    (["slurm"], 1, 1_000_000, "the number is out of range"),
     (["slurm", "--array"], 1, 1001, "Slurm's default MaxArraySize allows an array of 1,001 tasks"),
     (["kubernetes", "--image", "i", "--volume", "v"], 1, 100_000, "an Indexed Job has at most 100,000 pods at a time"),
-    (["mpi"], 1, 1_000_000, "there cannot be so many"),
+    (["mpi"], 1, 1_000_000, "the number is out of range"),
     (["batch", "--image", "i", "--volume", "v", "--queue", "q"], 2, 10_000,
      "an array of AWS Batch has 2 to 10,000 jobs"),
-    (["argo", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many"),
-    (["skypilot", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many")])
+    (["argo", "--image", "i", "--volume", "v"], 1, 1_000_000, "the number is out of range"),
+    (["skypilot", "--image", "i", "--volume", "v"], 1, 1_000_000, "the number is out of range")])
 def test_each_engine_limits_the_number_of_parts(words, least, most, limit, tmp_path):
     given = ["jobs", words[0], "llama3-tiny", "-o", "out", *words[1:]]
     assert f", in {least} part{'s' * (least > 1)}. Written by `shardinit jobs {words[0]}`" in run_ok(*given,
@@ -715,7 +715,7 @@ def test_object_store_accepts_rclone_remotes(tmp_path):
         assert re.search(rf"=({re.escape(said)}|'{re.escape(said)}')$", text, re.M), text
     for remote in ("bucket/x", "--config:x"):
         result = run_tool("jobs", "object-store", "llama3-tiny", f"--output={remote}", cwd=tmp_path)
-        assert result.returncode == 2 and f"`-o {remote}` is no remote of rclone" in result.stderr, result
+        assert result.returncode == 2 and f"`-o {remote}` is not a remote of rclone" in result.stderr, result
 
 
 # The value of each option that only some engines accept.
@@ -774,7 +774,7 @@ def test_each_engine_accepts_only_its_own_options(engine):
         for flag in OF_SOME:
             result = run_tool(*base, *given(dict.fromkeys([*needs, flag])))
             if flag not in takes:
-                assert result.returncode == 2 and f"`{flag}` is not for `{engine}`\n" in result.stderr, (flag, result)
+                assert result.returncode == 2 and f"`{flag}` does not apply to `{engine}`\n" in result.stderr, (flag, result)
             elif out.startswith("s3:") and flag == "--mount":
                 assert result.returncode == 2 and "there is none" in result.stderr, (flag, result)
             elif flag in of_folder:

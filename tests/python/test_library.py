@@ -293,9 +293,9 @@ def test_library_lists_the_boxes_of_a_rank(api):
     assert boxes(0, 3, 1) == (0, [2, [2, 0, -7, -7], [2, 3, -7, -7]])
     assert boxes(0, 3, 0, memory=False) == (0, [2, [-7] * 4, [-7] * 4])
     assert boxes(0, 1, 2) == (0, [0, [-7] * 4, [-7] * 4])
-    for arguments, said in [((1, 0, 2), "there is no tensor 1: the spec has 1"),
-                            ((0, 4, 2), "there is no rank 4: the mesh has 4"),
-                            ((0, -1, 2), "there is no rank -1: the mesh has 4"),
+    for arguments, said in [((1, 0, 2), "tensor 1 does not exist: the spec has 1"),
+                            ((0, 4, 2), "rank 4 does not exist: the mesh has 4"),
+                            ((0, -1, 2), "rank -1 does not exist: the mesh has 4"),
                             ((0, 3, 2, False), "`count` is NULL"),
                             ((0, 3, 1, True, False), "`offsets` or `shapes` is NULL")]:
         status, message = boxes(*arguments)
@@ -306,8 +306,8 @@ def test_library_lists_the_boxes_of_a_rank(api):
 def test_fill_rejects_misuse_and_writes_nothing(api, small):
     out, large = np.full((3, 6), 7.5), np.full((6, 6), 7.5)
     for arguments, said in [
-        ((2, (0, 0), (3, 6), out), "there is no tensor 2: the spec has 2"),
-        ((-1, (0, 0), (3, 6), out), "there is no tensor -1: the spec has 2"),
+        ((2, (0, 0), (3, 6), out), "tensor 2 does not exist: the spec has 2"),
+        ((-1, (0, 0), (3, 6), out), "tensor -1 does not exist: the spec has 2"),
         ((0, (10, 0), (3, 6), out), "3 elements from 10 on are outside dimension 0 of `m`, which has 12"),
         ((0, (0, -1), (3, 6), out), "6 elements from -1 on are outside dimension 1 of `m`, which has 6"),
         ((0, (0, 0), (-1, 6), out), "-1 elements from 0 on are outside dimension 0 of `m`, which has 12"),

@@ -45,7 +45,7 @@ def test_a_local_file_overrides_a_shipped_model_with_a_note(tmp_path):
     (tmp_path / "llama3-tiny").write_text(ALONE)
     result = run_ok("validate", "llama3-tiny", cwd=tmp_path)
     assert "alone, 5 tensors" in result.stdout
-    assert "`llama3-tiny` is a file here, and not the shipped spec, which is `<shardinit>/llama3-tiny.yaml`" in result.stderr
+    assert "`llama3-tiny` is a file here, which hides the shipped spec `<shardinit>/llama3-tiny.yaml`" in result.stderr
     other = run_ok("validate", "<shardinit>/llama3-tiny.yaml", cwd=tmp_path)
     assert "5,768,448 parameters" in other.stdout and other.stderr == ""
 
@@ -146,10 +146,10 @@ def test_list_names_everything_that_is_shipped():
 
 
 @pytest.mark.parametrize("text, message", [
-    ("seed: 5\n", "has `seed`, which is not of a sharding"),
-    ("init: {norm: zeros}\n", "has `init`, which is not of a sharding"),
-    ("include: llama3.1-8b\n", "which is not of a sharding"),
-    ("vars: {d: 64}\n", "variable `d` is also one of the spec's")])
+    ("seed: 5\n", "has `seed`, which does not belong in a sharding"),
+    ("init: {norm: zeros}\n", "has `init`, which does not belong in a sharding"),
+    ("include: llama3.1-8b\n", "which does not belong in a sharding"),
+    ("vars: {d: 64}\n", "both have a variable `d`")])
 def test_sharding_files_must_not_change_values(text, message, tmp_path):
     (tmp_path / "x.yaml").write_text("shardinit: 1\nmesh: {axes: {a: 1}}\nsharding: {'**': [a]}\n" + text)
     result = run_tool("digest", "llama3-tiny", "--sharding", "x.yaml", cwd=tmp_path)

@@ -143,7 +143,7 @@ def test_norms_that_overflow_their_type_are_rejected(tmp_path):
     spec.write_text(spec_text([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
     result = run_tool("digest", spec)
-    assert result.returncode == 2 and "element [0] of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
+    assert result.returncode == 2 and "element [0] of `g` is 11520, which f8e4m3fn cannot hold" in result.stderr
 
 
 def test_program_rejects_norms_of_sparse_matrices(tmp_path):
@@ -151,5 +151,5 @@ def test_program_rejects_norms_of_sparse_matrices(tmp_path):
     spec.write_text(spec_text([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
                           ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))
     result = run_tool("program", spec)
-    assert result.returncode == 2 and "`g` holds norms of the sparse `v`, which no program makes" in result.stderr
+    assert result.returncode == 2 and "`g` has norms of the sparse `v`, which programs cannot make" in result.stderr
     run_ok("program", spec, "--only", "v")

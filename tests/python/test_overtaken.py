@@ -212,7 +212,7 @@ def test_foreign_output_that_appears_meanwhile_stays(tmp_path, command, kind):
         return
     # The folder may belong to an equal run and be only partly visible. If it stays so, the next run reports it.
     what = {"reshard": "has no plan or no manifest yet", "convert": "holds something else"}[command[0]]
-    assert status == 3 and stderr.endswith(f"error: `out` was made by another process meanwhile, and {what}\n"
+    assert status == 3 and stderr.endswith(f"error: another process has made `out`, and it {what}\n"
                                            "  hint: run the same command again\n"), stderr
     again = run_tool(*command, "-o", "out", cwd=tmp_path)
     assert again.returncode == 4 and "`out` exists and " in again.stderr and "meanwhile" not in again.stderr, again

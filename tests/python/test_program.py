@@ -767,10 +767,10 @@ def test_program_writes_where_it_is_asked(tmp_path):
     ("{shape: [5], shard: [a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 0"),
     ("{shape: [512, 512], init: orthogonal}", "`w` is an orthogonal matrix of 262144 elements"),
     ("{shape: [3, 5], shard: [null, a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 1"),
-    ("{shape: [257, 256], init: orthogonal}", "`w` is an orthogonal matrix of 65792 elements, but a program has such "
-                                              "matrices of up to 65536 alone, as their values"),
+    ("{shape: [257, 256], init: orthogonal}", "`w` is an orthogonal matrix of 65792 elements, but a program can only have such "
+                                              "matrices, as values, of up to 65536"),
     ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is sharded in 2 segments"),
-    ("{shape: [8], stage: {a: 1}, init: zeros}", "`w` is on a part of the mesh, which no annotation of a program says"),
+    ("{shape: [8], stage: {a: 1}, init: zeros}", "`w` is on a part of the mesh, which annotations of a program cannot express"),
 ])
 def test_program_rejects_unsupported_tensors(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(
@@ -788,9 +788,9 @@ def test_program_limits_embedded_elements(tmp_path, more):
                                         f"modules: {{w: {{shape: [{2**21 + more}], init: {{file: {path}}}}}}}\n")
     result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     assert result.returncode == 2 * more and (tmp_path / "out").exists() == (more == 0), result.stderr
-    assert more == 0 or (f"`w` has its {2**21 + 1} elements from a file, but a program has such tensors of up to "
-                         f"{2**21} "
-                         "alone\n  hint: leave it out with `--only`, and take it from `gen`") in result.stderr
+    assert more == 0 or (f"`w` has its {2**21 + 1} elements from a file, but a program can only have such tensors of up to "
+                         f"{2**21}"
+                         "\n  hint: leave it out with `--only`, and take it from `gen`") in result.stderr
 
 
 def test_program_of_nested_axes_needs_the_rank_option(tmp_path):

@@ -307,7 +307,7 @@ def test_generate_rejects_wrong_arguments():
         shardinit.open_spec()
     with pytest.raises(ValueError, match="NUL"):
         shardinit.open_spec(TINY, set=["seed=\0"])
-    with pytest.raises(shardinit.SpecError, match=r"element \[2\] of `w` is inf, which f32 does not hold\n  hint"):
+    with pytest.raises(shardinit.SpecError, match=r"element \[2\] of `w` is inf, which f32 cannot hold\n  hint"):
         shardinit.open_spec(text=TOP + '  w: {shape: [3], dtype: f32, init: {expr: "1 / (2 - i0)"}}\n').generate("w")
 
 

@@ -172,11 +172,11 @@ def test_reshard_can_declare_a_mesh(tmp_path):
     source = gen(tmp_path / "from", spec)
     result = run_tool("reshard", source, "--sharding", "torchtitan", "-o", tmp_path / "to")
     assert result.returncode == 2 and result.stderr.endswith(
-        "error: `--sharding torchtitan` shards by logical axes, which a checkpoint does not have\n"
+        "error: `--sharding torchtitan` shards by logical axes, which a checkpoint does not record\n"
         "  hint: give the spec that the checkpoint was made from, with `--spec SPEC`\n")
     result = run_tool("reshard", source, "--mesh", "fsdp=2", "-o", tmp_path / "to")
     assert result.returncode == 2 and result.stderr.endswith(
-        "error: the checkpoint has no mesh, so nothing says what `fsdp` shards\n"
+        "error: the checkpoint has no mesh, so the dimensions that `fsdp` shards are unknown\n"
         "  hint: add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec SPEC`\n")
     for number, options in enumerate([["--mesh", "fsdp=2"], []]):
         options += ["--sharding", "fsdpv2"]
@@ -392,7 +392,7 @@ def test_reshard_rejects_a_changed_manifest(tmp_path, awkward):
     (["--uneven", "pad"], 2, "`--uneven pad`: use `error` or `chunk`"),
     (["--spec", "SPEC", "--set", "seed=1"], 2, "is not the model of"),
     (["--spec", "SPEC", "--set", "modules.vector.shape=[7]"], 2, "shape of `vector`"),
-    (["--spec", "SPEC", "--uneven", "chunk"], 2, "`--uneven` is for a checkpoint without a spec"),
+    (["--spec", "SPEC", "--uneven", "chunk"], 2, "`--uneven` only applies without a spec"),
 ])
 def test_reshard_rejects_wrong_options(tmp_path, awkward, options, code, message):
     source = gen(tmp_path / "from", awkward)

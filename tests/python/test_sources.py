@@ -87,7 +87,7 @@ double: {shape: [4], init: {source: base}}
 
 @pytest.mark.parametrize("line, message", [
     ("ids: {shape: [2, 3], init: {source: base}}", "element [1, 2] of `ids` is 1099511627777"),
-    ("embed.weight: {shape: [20, 6], init: {source: base}, dtype: i8}", "which i8 does not hold"),
+    ("embed.weight: {shape: [20, 6], init: {source: base}, dtype: i8}", "which i8 cannot hold"),
     ("odd: {shape: [5], init: {source: base}, dtype: f8e4m3fn}", "element [3] of `odd` is inf"),
     ("w: {shape: [4, 6], init: {source: base, tensor: embed.weight, index: [i0 + 17, i1]}}",
      "element [3, 0] of `w` would be element [20, 0]"),
@@ -121,9 +121,9 @@ FORMS = {"source": "hint: write it as in `source('base')` or `source('base', 'w'
     ("source_mean('base', 1)", f"`source_mean` {NAME_FIRST}", FORMS["mean"]),
     ("source_std('base', i0)", f"`source_std` {NAME_FIRST}", FORMS["std"]),
     ("source('base', 'ids', i0)", "`source` needs an index for each dimension of [2, 3], not 1",
-     "hint: or give none, for the element's own"),
+     "hint: omit the indices to use the element's own"),
     ("source('base', 'odd', i0, i0)", "`source` needs an index for each dimension of [5], not 2",
-     "hint: or give none, for the element's own"),
+     "hint: omit the indices to use the element's own"),
     ("source('base', 'odd')", "`odd` of source `base` has the shape [5], but the tensor has [4]",
      "hint: give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`"),
 ])
@@ -344,9 +344,9 @@ def test_ranks_from_different_sources_conflict(tmp_path, model):
     safetensors.numpy.save_file({"embed.weight": EMBED + 1}, tmp_path / "copy/model.safetensors")
     result = run_tool("gen", spec, "-o", out, "--ranks", "1", "--source", f"base={tmp_path / 'copy'}")
     other = json.loads((out / "ranks/rank-00001.json").read_text())["sources"][0]
-    message = (f"error: `{out}` is not one checkpoint: rank 1 was made of `embed.weight` of source `base` with SHA-256 "
+    message = (f"error: `{out}` is not one checkpoint: rank 1 was made from `embed.weight` of source `base` with SHA-256 "
                f"{other['sha256'][:12]}, but rank 0 with {read['sha256'][:12]}\n"
-               f"  hint: make all ranks of the same source, in "
+               f"  hint: make all ranks from the same source, in "
                "a new folder, and give its `digest` in the spec\n")
     assert result.returncode == 4 and message in result.stderr, result.stderr
     assert not (out / "manifest.json").exists()
@@ -421,7 +421,7 @@ def test_sources_may_have_equal_tensor_names(tmp_path, model):
         (out / "ranks/rank-00001.json").unlink(missing_ok=True)
         result = run_tool("gen", spec, "-o", out)
         assert result.returncode == (0 if agrees else 4), result.stderr
-    assert "rank 1 was made of `layers.0.w` of source `base` with SHA-256 " in result.stderr, result.stderr
+    assert "rank 1 was made from `layers.0.w` of source `base` with SHA-256 " in result.stderr, result.stderr
 
 
 def test_ranks_with_norms_of_different_sources_conflict(tmp_path, model):

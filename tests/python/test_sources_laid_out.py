@@ -159,7 +159,7 @@ def test_laid_out_sources_are_rounded_and_pinned_as_stored(tmp_path, base):
     ("layout: megatron, spec: deep.yaml", None, "has no `decoder.layers.3."),
     ("layout: megatrom, spec: base.yaml", None, "base.yaml`, the spec of source `base`, has no layout `megatrom`"),
     ("layout: torchtitan", None, "nothing says what the layout `torchtitan` is of it"),
-    ("layout: megatron, spec: new.yaml", None, "the spec of source `base` has a source itself, `base`"),
+    ("layout: megatron, spec: new.yaml", None, "the spec of source `base` has its own source, `base`"),
     ("layout: megatron, spec: none.yaml", None, "none.yaml"),
     ("layout: megatron, spec: base.yaml", "output_layer.weight", "has no `output_layer.weight`"),
 ])

@@ -139,7 +139,7 @@ def test_stats_page_has_the_printed_counts(trained, is_wrong):
     assert f"{len(found)} tensors, {elements:,} elements; tensors that differ only in numbers are one group." in text
     assert "1 tensor is exactly as the spec initializes it." in text and found["a.still"]["is_initial"]
     verdict = (f"{wrong} tensor{'s are' if wrong > 1 else ' is'} not as declared." if wrong else
-               f"None is found to be other than declared; {untested} cannot be tested.")
+               f"No tensor deviates from its declaration; {untested} cannot be tested.")
     assert verdict in text
     printed = run_ok("stats", folder / "trained", "--spec", folder / "spec.yaml").stdout
     names = sorted(name for name in found if name.startswith("u."))

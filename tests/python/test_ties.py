@@ -109,7 +109,7 @@ def test_first_tensor_of_a_tied_repeat_has_the_key(engine, key, tmp_path):
     # A tied tensor may not have the key of another tensor.
     (tmp_path / "spec.yaml").write_text(f"{head}  a: {tensor}}}\n  b: {tensor}, tie: a, key: {key}}}\n")
     result = run_tool("validate", tmp_path / "spec.yaml")
-    assert result.returncode == 2 and "a tensor with `tie` has the other tensor's `key`" in result.stderr
+    assert result.returncode == 2 and "a tensor with `tie` uses the other tensor's `key`" in result.stderr
 
 
 def test_tied_repeats_draw_once_in_pytorch_order(tmp_path):

@@ -449,12 +449,12 @@ def test_permutations_have_a_limit(tmp_path, init, of_rows):
     assert message in result.stderr
 
 
-ROWS_FIRST = "PyTorch has the first dimension for the rows, and all others for the columns"
+ROWS_FIRST = "PyTorch uses the first dimension as rows and all others as columns"
 
 
 @pytest.mark.parametrize("tensor, message", [
     ("{shape: [8, 8, 3], init: delta_orthogonal}", ROWS_FIRST),
-    ("{shape: [8, 8], dtype: bf16, init: orthogonal}", "of bf16, but PyTorch makes them in f32"),
+    ("{shape: [8, 8], dtype: bf16, init: orthogonal}", "of bf16, but PyTorch generates them in f32"),
     ("{shape: [8, 8], init: {normalized: {axis: 0}}}", "PyTorch has no such initializer"),
     ("{shape: [8], dtype: f8e5m2, init: {normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
     ("{shape: [8], dtype: f8e5m2, init: {uniform: {low: 0, high: 1}}}", "PyTorch draws no f8e5m2 numbers"),

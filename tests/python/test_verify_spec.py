@@ -115,7 +115,7 @@ def test_verify_rejects_strict_and_signers_without_a_plan(spec, tensors, tmp_pat
             (["--strict"], "`--strict` checks the names of files, and `--spec` checks tensors: give one of them\n"
                            "  hint: without `--spec` an export is compared with its own list\n"),
             (["--signers", tmp_path / "signers"],
-             "`--signers` is about the manifest of a checkpoint, and there is none\n"
+             "`--signers` checks the manifest of a checkpoint, but there is none\n"
              "  hint: without `--spec` the record of an export is compared with its signature\n")):
         done = run_tool("verify", tmp_path, "--spec", spec, *options)
         assert done.returncode == 2 and done.stdout == "" and done.stderr.endswith(f"shardinit: error: {message}"), done

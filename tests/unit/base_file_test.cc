@@ -306,8 +306,8 @@ TEST(ResultFile, ResultFileReportsTheReason) {
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("loop"); }),
             "`loop` is a link that leads to itself");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
-            "`s3://b/x` is not a path of a file system, and such a URL stands only for a folder of "
-            "tensors: a checkpoint, an export, or what others wrote");
+            "`s3://b/x` is not a path of a file system, and such a URL can only name a folder of "
+            "tensors: a checkpoint, an export, or another tool's folder");
   EXPECT_EQ(NamesIn("."), (Names{"loop", "sub"}));
 }
 
@@ -393,7 +393,7 @@ TEST(Folder, FolderNeverFollowsLinks) {
   EXPECT_EQ(folder.FileSize("link"), -1);
   EXPECT_TRUE(folder.Exists("link"));
   EXPECT_EQ(Failure(ExitCode::kConflict, [&] { here.OpenSub("folder"); }),
-            "`./folder` is a link to elsewhere, or no folder");
+            "`./folder` is a link to elsewhere, or not a folder");
   EXPECT_FALSE(Folder::Open("none"));
   EXPECT_FALSE(Folder::Open("none").Exists("a"));
 }

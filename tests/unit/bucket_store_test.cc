@@ -159,7 +159,7 @@ TEST_F(StoreWithFixedAnswers, ErrorsHaveTheStoresAnswerAndAHint) {
   const std::string region =
       "set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL to its store";
   const std::string allowed =
-      "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
+      "shardinit-bucket(7) lists the places of credentials, and what they must allow";
   const struct {
     Answer answer;
     std::string words, hint;
@@ -168,7 +168,7 @@ TEST_F(StoreWithFixedAnswers, ErrorsHaveTheStoresAnswerAndAHint) {
       {Failed(301, "PermanentRedirect", "there"), "301 PermanentRedirect: there", region},
       {Failed(400, "AuthorizationHeaderMalformed"), "400 AuthorizationHeaderMalformed", region},
       {Failed(404, "NoSuchBucket"), "404 NoSuchBucket",
-       "make the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS",
+       "create the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS",
        ExitCode::kUsage},
       {Failed(403, "RequestTimeTooSkewed"), "403 RequestTimeTooSkewed", "set this machine's clock"},
       {Failed(403, "AccessDenied", "no\x1b[m"), "403 AccessDenied: no\\x1b[m", allowed,
@@ -519,15 +519,15 @@ TEST_F(StoreWithFixedAnswers, ReadsRangesOnlyOfTheKnownObject) {
     EXPECT_EQ(error.code(), ExitCode::kWorld);
   }
   const std::pair<Answer, const char*> wrong[] = {
-      {part("cdef", "bytes 2-50/100"), "4 bytes `bytes 2-50/100` came"},
-      {part("cdef", "", 200), "4 bytes `` came"},
-      {part("cde", "bytes 2-5/10"), "3 bytes `bytes 2-5/10` came"},
-      {part("cdefg", "bytes 2-5/10"), "5 bytes `bytes 2-5/10` came"}};
+      {part("cdef", "bytes 2-50/100"), "4 bytes `bytes 2-50/100` arrived"},
+      {part("cdef", "", 200), "4 bytes `` arrived"},
+      {part("cde", "bytes 2-5/10"), "3 bytes `bytes 2-5/10` arrived"},
+      {part("cdefg", "bytes 2-5/10"), "5 bytes `bytes 2-5/10` arrived"}};
   for (const auto& [answer, came] : wrong) {
     Tell({answer});
     EXPECT_EQ(
         ErrorOf([&] { store.GetRange("o", "e", 2, 4); }).what(),
-        std::string("cannot read `s3://bucket/a/o`: 4 bytes `bytes 2-5/` were asked for, and ") +
+        std::string("cannot read `s3://bucket/a/o`: 4 bytes `bytes 2-5/` were requested, but ") +
             came);
   }
   // An error's text may be longer than the requested range.
@@ -574,22 +574,21 @@ TEST_F(StoreWithFixedAnswers, ListsObjectsPageByPage) {
   // A list that may be incomplete is refused.
   const std::string cut = "<IsTruncated>true</IsTruncated>",
                     end = "<IsTruncated>false</IsTruncated>";
-  const std::string whole =
-      "cannot list `s3://bucket/a/x/`: the store's list is not known to be whole: ";
+  const std::string whole = "cannot list `s3://bucket/a/x/`: the store's list may be incomplete: ";
   const struct {
     std::vector<Answer> pages;
     std::string why;
     size_t asked;
   } cases[] = {
-      {{page(object("a/x/1") + cut)}, "it says that more follows, and not where", 1},
+      {{page(object("a/x/1") + cut)}, "it is not the last page, but names no next page", 1},
       {{page(object("a/x/1") + end + next)},
-       "it says both that nothing follows and where to go on",
+       "it is marked as the last page, but names a next page",
        1},
       {{page(object("a/x/1") + "<IsTruncated>maybe</IsTruncated>" + next)},
        "`IsTruncated` is `maybe`",
        1},
       {{page(object("a/x/1") + cut + next), page(object("a/x/2") + cut + next)},
-       "it begins again at a place where it has been",
+       "it leads back to an earlier page",
        2},
       {{page(object("a/x/1") + cut + next), page(object("a/x/1") + end)},
        "it has `a/x/1` after `a/x/1`",
@@ -597,10 +596,10 @@ TEST_F(StoreWithFixedAnswers, ListsObjectsPageByPage) {
       {{page(object("a/x/2") + object("a/x/1") + end)}, "it has `a/x/1` after `a/x/2`", 1},
       {{page(object("a/y") + end)}, "it has `a/y`, which does not begin with `a/x/`", 1},
       {{page(object("a/x/1") + end + "<CommonPrefixes><Prefix>a/x/2/</Prefix></CommonPrefixes>")},
-       "it has `CommonPrefixes`, which was not asked for",
+       "it has `CommonPrefixes`, which was not requested",
        1},
       {{page(end + "<EncodingType>url</EncodingType>")},
-       "it has `EncodingType`, which was not asked for",
+       "it has `EncodingType`, which was not requested",
        1},
   };
   for (const auto& each : cases) {
@@ -617,11 +616,11 @@ TEST_F(StoreWithFixedAnswers, ListsObjectsPageByPage) {
   }
   Tell(empty);
   EXPECT_EQ(ErrorOf([&] { store.List("x/", visit); }).what(),
-            whole + "100 pages in a row have no name, and more follow");
+            whole + "100 pages in a row are empty, and more follow");
   EXPECT_EQ(server.Take().size(), 100u);
   Tell({page(object("a/x/1", "none") + end)});
   EXPECT_STREQ(ErrorOf([&] { store.List("x/", visit); }).what(),
-               "cannot list `s3://bucket/a/x/`: the store says no size of `x/1`");
+               "cannot list `s3://bucket/a/x/`: the store sent no size of `x/1`");
   Tell(pages);
   server.Take();
   store.List("x/", [&](const std::string&, const ObjectInfo&) { return false; });
@@ -629,7 +628,7 @@ TEST_F(StoreWithFixedAnswers, ListsObjectsPageByPage) {
   Tell({{.body = "<html>\x1bhello</html>" + std::string(300, 'x')}});
   EXPECT_EQ(
       ErrorOf([&] { store.List("p", visit); }).what(),
-      "cannot list `s3://bucket/a/p`: the store's answer is no list: <html>\\x1bhello</html>" +
+      "cannot list `s3://bucket/a/p`: the store's answer is not a list: <html>\\x1bhello</html>" +
           std::string(181, 'x'));
   Tell({Failed(403, "AccessDenied")});
   EXPECT_STREQ(ErrorOf([&] { store.List("p", visit); }).what(),
@@ -659,18 +658,16 @@ TEST_F(StoreWithFixedAnswers, ListsUploadsPageByPage) {
       (std::map<std::string, std::string>{
           {"uploads", ""}, {"prefix", "a/"}, {"key-marker", "k"}, {"upload-id-marker", "u"}}));
   for (const auto& [next, why] :
-       {std::pair("", "it says that more follows, and not where"),
-        {"<NextKeyMarker>k</NextKeyMarker>", "it begins again at a place where it has been"}}) {
+       {std::pair("", "it is not the last page, but names no next page"),
+        {"<NextKeyMarker>k</NextKeyMarker>", "it leads back to an earlier page"}}) {
     Tell({page(std::string("<IsTruncated>true</IsTruncated>") + next)});
-    EXPECT_EQ(
-        ErrorOf([&] { store.ListUploads({}); }).what(),
-        std::string("cannot list the uploads of `s3://bucket/a`: the store's list is not known "
-                    "to be whole: ") +
-            why);
+    EXPECT_EQ(ErrorOf([&] { store.ListUploads({}); }).what(),
+              "cannot list the uploads of `s3://bucket/a`: the store's list may be incomplete: " +
+                  std::string(why));
   }
   Tell({{.body = ""}});
   EXPECT_STREQ(ErrorOf([&] { store.ListUploads({}); }).what(),
-               "cannot list the uploads of `s3://bucket/a`: the store's answer is no list: ");
+               "cannot list the uploads of `s3://bucket/a`: the store's answer is not a list: ");
 }
 
 TEST_F(StoreWithFixedAnswers, ReadsPublicObjectsWithoutCredentials) {
@@ -687,14 +684,14 @@ TEST_F(StoreWithFixedAnswers, ReadsPublicObjectsWithoutCredentials) {
   for (const std::function<void()>& write : {std::function<void()>([&] { store.PutNew("o", "x"); }),
                                              {[&] { store.BeginUpload("o", {}); }},
                                              {[&] { store.EndUpload("o", "u"); }}}) {
-    EXPECT_STREQ(ErrorOf(write).what(), "there are no credentials for the bucket");
+    EXPECT_STREQ(ErrorOf(write).what(), "the bucket needs credentials, but none were found");
   }
   EXPECT_TRUE(server.Take().empty());
   for (const int status : {401, 403}) {
     Tell({Failed(status, "AccessDenied")});
     EXPECT_EQ(ErrorOf([&] { store.Get("o", 1000); }).what(),
-              fmt::format("cannot read `s3://bucket/a/o`: the store answered {}, and there are no "
-                          "credentials for the bucket",
+              fmt::format("cannot read `s3://bucket/a/o`: the store answered {}, and no "
+                          "credentials for the bucket were found",
                           status));
   }
 }
@@ -738,7 +735,7 @@ TEST_F(StoreWithFixedAnswers, BeginUploadSendsClaimAndReturnsId) {
   Tell({{.body = "<InitiateMultipartUploadResult><UploadId></UploadId></"
                  "InitiateMultipartUploadResult>"}});
   EXPECT_STREQ(ErrorOf([&] { store.BeginUpload("o", {}); }).what(),
-               "cannot begin `s3://bucket/a/o`: the store gave no upload");
+               "cannot begin `s3://bucket/a/o`: the store started no upload");
   Answer created = begun;
   created.status = 201;
   for (const auto& [answer, status] : {std::pair(Failed(403), 403), {created, 201}}) {
@@ -767,7 +764,7 @@ TEST_F(StoreWithFixedAnswers, PutPartSendsAPartAndReturnsItsTag) {
   }
   Tell({{}});
   EXPECT_STREQ(ErrorOf([&] { store.PutPart("o", "u", 1, "text"); }).what(),
-               "cannot write `s3://bucket/a/o`: the store gave a part no ETag");
+               "cannot write `s3://bucket/a/o`: the store sent no ETag for a part");
 }
 
 TEST_F(StoreWithFixedAnswers, CompleteUploadRetriesUntilTheObjectIsMade) {
@@ -1023,7 +1020,7 @@ TEST_F(Services, ReadsCredentialsOfAWebIdentity) {
   const std::string token = Write("token", "a.b/c\r\n\n");
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", token);
   EXPECT_STREQ(NotFound().what(),
-               "`token` is the token of a web identity, and there is no role for it");
+               "`token` is the token of a web identity, but its role is not set");
   EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   Set("AWS_ROLE_ARN", "arn:r/x");
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
@@ -1151,9 +1148,10 @@ TEST_F(Services, ReadsCredentialsOfAContainer) {
   EXPECT_EQ(Text(Found()), "A S  2145916800");
   answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S",
                                       "Expiration": "tomorrow"})"}};
-  EXPECT_STREQ(NotFound().what(),
-               "the container's service gave credentials that expire at `tomorrow`, which is not a "
-               "time of RFC 3339");
+  EXPECT_STREQ(
+      NotFound().what(),
+      "the container's service gave credentials that expire at `tomorrow`, which is not an "
+      "RFC 3339 time");
   for (const char* wrong : {"{}", R"({"AccessKeyId": "A"})", R"({"SecretAccessKey": "S"})",
                             R"({"AccessKeyId": "", "SecretAccessKey": "S"})",
                             R"({"AccessKeyId": 1, "SecretAccessKey": "S"})"}) {
@@ -1311,12 +1309,12 @@ TEST_F(Services, ReadsCredentialsOfAProfile) {
   for (const char* key :
        {"sso_session", "sso_start_url", "sso_account_id", "login_session", "role_arn"}) {
     EXPECT_EQ(not_of(fmt::format("[profile p]\n{} = x\ncredential_process = none\n", key)),
-              fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key));
+              fmt::format("the profile has `{}`, which only AWS's own tool supports", key));
     EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   }
   for (const char* key : {"source_profile", "credential_source"}) {
     EXPECT_EQ(not_of(fmt::format("[profile p]\nrole_arn = r\n{} = x\n", key)),
-              fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key));
+              fmt::format("the profile has `{}`, which only AWS's own tool supports", key));
   }
 }
 
@@ -1429,7 +1427,7 @@ TEST_F(KeptObjects, ChecksThatTheStoreSupportsConditionalUploads) {
     left = 5;
     const Error error = ErrorOf([&] { RequireConditionalUploads(store, "c", "mine"); });
     EXPECT_EQ(left, 0);
-    EXPECT_STREQ(error.what(), "uploads to `s3://bucket/a` are ended by others again and again");
+    EXPECT_STREQ(error.what(), "another process keeps aborting uploads to `s3://bucket/a`");
     EXPECT_EQ(error.code(), ExitCode::kWorld);
   }
   kept.fault = nullptr;
@@ -1469,7 +1467,7 @@ TEST_F(KeptObjects, PutTextWritesOrComparesAnObject) {
   EXPECT_EQ(kept.objects["a/u"].bytes, "new");
   left = 5;
   const Error error = ErrorOf([&] { PutText(store, "v", "new"); });
-  EXPECT_STREQ(error.what(), "`s3://bucket/a/v` is removed again and again");
+  EXPECT_STREQ(error.what(), "another process keeps removing `s3://bucket/a/v`");
   EXPECT_EQ(error.code(), ExitCode::kWorld);
 }
 

@@ -196,13 +196,13 @@ TEST(ReadReceipt, ReadReceiptReportsTheReason) {
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -9223372036854775808")),
             head + "its `size` is -9223372036854775808, but must not be negative");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")),
-            head + "box 0 is not the shard of `a.w` that the plan has there");
+            head + "box 0 is not the plan's shard of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")),
-            head + "box 0 is not the shard of `a.w` that the plan has there");
+            head + "box 0 is not the plan's shard of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")),
-            head + "box 0 is not the shard of `a.w` that the plan has there");
+            head + "box 0 is not the plan's shard of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
-            head + "box 0 is not the shard of `a.w` that the plan has there");
+            head + "box 0 is not the plan's shard of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // The box ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");

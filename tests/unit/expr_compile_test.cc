@@ -167,7 +167,7 @@ TEST(Compile, ReportsMistakesInExpressions) {
             "`log(negative)` is not a real number\n");
   EXPECT_EQ(Mistake("row / (d - 4)", "row / (d - 4)"), "division by zero in `row / (d - 4)`\n");
   EXPECT_EQ(Mistake("row + big", "big"),
-            "`big` is 9007199254740993, which f64 does not hold\n"
+            "`big` is 9007199254740993, which f64 cannot hold\n"
             "  hint: elements are computed in f64, which holds all whole numbers up to 2^53\n");
 }
 
@@ -181,8 +181,8 @@ TEST(Compile, RejectsDrawsWhereOneNumberIsNeeded) {
   const std::string index =
       BuildRest("modules: {w: {shape: [2], init: {normal: {std: i0}}}}\n").messages;
   EXPECT_NE(index.find("unknown name `i0`"), std::string::npos) << index;
-  EXPECT_NE(index.find("only elements have it, in `init: {expr: …}`"), std::string::npos) << index;
-  EXPECT_NE(BuildRest("init: {expr: zeros}\n").messages.find("is the tool's own initializer"),
+  EXPECT_NE(index.find("it is only known in `init: {expr: …}`"), std::string::npos) << index;
+  EXPECT_NE(BuildRest("init: {expr: zeros}\n").messages.find("is a built-in initializer"),
             std::string::npos);
   EXPECT_NE(
       BuildRest("modules: {w: {shape: [2], init: expr}}\n").messages.find("needs an expression"),

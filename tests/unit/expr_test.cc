@@ -122,7 +122,7 @@ TEST(Expr, SyntaxErrorsAreReported) {
        "  hint: write `1000`, without `_`\n"},
       {"017",
        "x:1:1: error: number `017` has a leading zero\n  017\n  ^^^\n"
-       "  hint: other tools read such numbers as octal: write it "
+       "  hint: other tools read it as octal: write it "
        "without the zero\n"},
       {"+5",
        "x:1:1: error: expected a number, a name or `(`, but found `+`\n"

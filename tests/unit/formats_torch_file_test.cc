@@ -152,10 +152,10 @@ TEST(TorchFile, AcceptsHarmlessZipVariants) {
 }
 
 TEST(TorchFile, RejectsInconsistentArchives) {
-  const std::string directory = "zip directory", overlap = "reach into what follows";
+  const std::string directory = "zip directory", overlap = "overlap the next data";
   const std::vector<std::pair<std::string, std::function<void(Zip & zip)>>> kLies = {
-      {"other things of a file", [](Zip& z) { z.members[2].local_name = "archive/data/1"; }},
-      {"other things of a file", [](Zip& z) { z.members[2].local_size = 8; }},
+      {"a file's header differ", [](Zip& z) { z.members[2].local_name = "archive/data/1"; }},
+      {"a file's header differ", [](Zip& z) { z.members[2].local_size = 8; }},
       {"instead of 12",
        [](Zip& z) { z.members[2].size = z.members[2].packed = z.members[2].local_size = 8; }},
       {overlap,
@@ -194,8 +194,8 @@ TEST(TorchFile, RejectsInconsistentArchives) {
       {"compressed", [](Zip& z) { z.members[2].method = 8; }},
       {"compressed", [](Zip& z) { z.members[0].method = 8; }},
       {"big-endian", [](Zip& z) { z.members[1].data = "bigger"; }},
-      {"says that it has 5 files, but lists 4", [](Zip& z) { z.more_files = 1; }},
-      {"says that it has 3 files, but lists 4",
+      {"claims 5 files, but lists 4", [](Zip& z) { z.more_files = 1; }},
+      {"claims 3 files, but lists 4",
        [](Zip& z) {
          z.more_files = -1;
          z.is_large = true;
@@ -203,8 +203,8 @@ TEST(TorchFile, RejectsInconsistentArchives) {
       {directory, [](Zip& z) { z.at_shift = 1; }},
       {directory, [](Zip& z) { z.at_shift = 1, z.is_large = true; }},
       {directory, [](Zip& z) { z.at_shift = uint64_t{1} << 40, z.is_large = true; }},
-      {"bytes behind", [](Zip& z) { z.behind = "x"; }},
-      {"bytes behind",
+      {"bytes after", [](Zip& z) { z.behind = "x"; }},
+      {"bytes after",
        [](Zip& z) {
          z.comment = "PK\5\6" + std::string(18, '\0');
          z.comment += "x";

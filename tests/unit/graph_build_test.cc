@@ -153,7 +153,7 @@ TEST(Repeat, RepeatVariableIsLimitedToItsModule) {
             "x.yaml:8:15: error: unknown name `layer`\n"
             "    v: {shape: [layer], init: zeros}\n"
             "                ^^^^^\n"
-            "  hint: `layer` is the variable of the repeat `a`, and known only below it\n");
+            "  hint: `layer` is the variable of the repeat `a`, and is only known inside it\n");
 }
 
 TEST(Repeat, RepeatVariableMustNotHideAnotherName) {
@@ -271,7 +271,7 @@ TEST(Vars, LongChainsDoNotExhaustTheStack) {
   EXPECT_EQ(Tensors(Chain(200)), "w f32 [201] constant(0) ()\n");
   const std::string messages = Messages(Chain(100'000));
   EXPECT_TRUE(
-      messages.starts_with("x.yaml:261:3: error: `v99744` stands behind a chain of 256 "
+      messages.starts_with("x.yaml:261:3: error: `v99744` depends on a chain of 256 "
                            "variables\n"))
       << messages;
 }
@@ -313,7 +313,7 @@ TEST(NamedInit, NamedInitializersTakeNoArguments) {
 TEST(NamedInit, NamedInitializersMustNotHideBuiltInOnes) {
   EXPECT_EQ(Messages("init: {normal: {uniform: {low: 0, high: 1}}}\n"
                      "modules: {w: {shape: [2], init: zeros}}\n"),
-            "x.yaml:4:8: error: `normal` is the tool's own initializer\n"
+            "x.yaml:4:8: error: `normal` is a built-in initializer\n"
             "  init: {normal: {uniform: {low: 0, high: 1}}}\n"
             "         ^^^^^^\n"
             "  hint: choose another name\n");
@@ -613,7 +613,7 @@ TEST(GraphStage, ReportsMistakesInStages) {
       "0 of that axis\n"
       "    e: {shape: [4], init: zeros, stage: {pipe: 0}, shard: [pipe]}\n"
       "                                                          ^^^^^^\n"
-      "  hint: a mesh axis either shards a tensor or says which ranks hold it\n"
+      "  hint: a mesh axis can either shard a tensor or determine which ranks hold it\n"
       "x.yaml:11:37: error: the index on mesh axis `pipe` (4) must be between 0 and 3, but `i` is "
       "4\n"
       "    m: {repeat: {i: 9}, stage: {pipe: i}, f: {shape: [4], init: zeros}}\n"
@@ -641,7 +641,7 @@ TEST(GraphStage, ViewsInheritTheStageOfTheirTensors) {
             "x.yaml:14:5: error: the tensors of `x` are on different stages\n"
             "      x: {from: {concat: {axis: 0, of: [a, c]}}}\n"
             "      ^\n"
-            "  hint: say with `stage` which ranks hold it; `stage: null` means all\n");
+            "  hint: set `stage` to choose the ranks that hold it; `stage: null` means all\n");
 }
 
 TEST(GraphMesh, CommandLineReplacesTheMesh) {
@@ -677,14 +677,15 @@ std::string LayoutMessages(const std::string& members) {
 }
 
 TEST(LayoutCoverage, LayoutCoverageCountsTiedElementsOnce) {
-  EXPECT_EQ(LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"
-                           "    b: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
-            "x.yaml:6:3: error: layout `l` holds 16 of the 32 elements of `w`, some of them twice\n"
-            "    l:\n"
-            "    ^\n"
-            "  hint: add it, or list it under `omit`\n");
+  EXPECT_EQ(
+      LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"
+                     "    b: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
+      "x.yaml:6:3: error: layout `l` stores 16 of the 32 elements of `w`, some of them twice\n"
+      "    l:\n"
+      "    ^\n"
+      "  hint: add it, or list it under `omit`\n");
   EXPECT_EQ(LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
-            "x.yaml:6:3: error: layout `l` holds 16 of the 32 elements of `w`\n"
+            "x.yaml:6:3: error: layout `l` stores 16 of the 32 elements of `w`\n"
             "    l:\n"
             "    ^\n"
             "  hint: add it, or list it under `omit`\n");
@@ -692,11 +693,12 @@ TEST(LayoutCoverage, LayoutCoverageCountsTiedElementsOnce) {
 
 TEST(LayoutCoverage, OverlappingRowsAndColumnsMayCoverATensor) {
   const std::string rows = "    a: {from: {slice: {axis: 0, stop: 3, of: w}}}\n";
-  EXPECT_EQ(LayoutMessages(rows + "    b: {from: {slice: {axis: 1, start: 1, stop: 8, of: w}}}\n"),
-            "x.yaml:6:3: error: layout `l` holds 31 of the 32 elements of `w`, some of them twice\n"
-            "    l:\n"
-            "    ^\n"
-            "  hint: add it, or list it under `omit`\n");
+  EXPECT_EQ(
+      LayoutMessages(rows + "    b: {from: {slice: {axis: 1, start: 1, stop: 8, of: w}}}\n"),
+      "x.yaml:6:3: error: layout `l` stores 31 of the 32 elements of `w`, some of them twice\n"
+      "    l:\n"
+      "    ^\n"
+      "  hint: add it, or list it under `omit`\n");
   EXPECT_EQ(LayoutMessages(rows + "    b: {from: {slice: {axis: 0, start: 1, stop: 4, of: w}}}\n"),
             "");
   EXPECT_EQ(LayoutMessages("    a: {from: w}\n    b: {from: w}\n"), "");

@@ -113,10 +113,11 @@ TEST(MapLanguage, RejectsInvalidPlacements) {
     const std::string all = One(" {w: {dp: " + placement + "}}", "[8]", mesh);
     return all.substr(0, all.find('\n'));
   };
-  EXPECT_EQ(
-      message("Partial()"),
-      "x.yaml:5:20: error: a weight cannot be `Partial`: its parts would have to be added up");
-  EXPECT_EQ(message("Shard(1)"), "x.yaml:5:20: error: `w` has 1 dimension, and so no dimension 1");
+  EXPECT_EQ(message("Partial()"),
+            "x.yaml:5:20: error: a weight cannot be `Partial`, because its parts would have to be "
+            "added up");
+  EXPECT_EQ(message("Shard(1)"),
+            "x.yaml:5:20: error: `w` has 1 dimension, so there is no dimension 1");
   EXPECT_EQ(message("Shard()"), "x.yaml:5:20: error: `Shard` takes 1 argument, not these");
   EXPECT_EQ(message("Sharded(0)"), "x.yaml:5:20: error: `Sharded(0)` is not a placement");
   EXPECT_EQ(message("fsdp"), "x.yaml:5:20: error: `fsdp` is not a placement");
@@ -279,16 +280,16 @@ TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
 TEST(Languages, LanguagesRejectEmptyValues) {
   EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
-  EXPECT_NE(Cuts(" []").find("nothing says how tensors are sharded"), std::string::npos);
+  EXPECT_NE(Cuts(" []").find("no sharding of tensors is given"), std::string::npos);
 }
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 TEST(Languages, ShardingMustNotBeEmpty) {
   EXPECT_EQ(FirstLine(Cuts(" {uneven: chunk}")),
-            "x.yaml:5:11: error: nothing says how tensors are sharded");
+            "x.yaml:5:11: error: no sharding of tensors is given");
   EXPECT_EQ(FirstLine(Cuts(" {haliax: {}}")), "x.yaml:5:20: error: `haliax` names no axis");
-  EXPECT_EQ(FirstLine(Cuts(" {rules: []}")), "x.yaml:5:19: error: there is no rule");
+  EXPECT_EQ(FirstLine(Cuts(" {rules: []}")), "x.yaml:5:19: error: `rules` is empty");
   EXPECT_EQ(FirstLine(Cuts(" {megatron: {axis: tensor}}")),
             "x.yaml:5:12: error: `megatron` gives no tensor a role");
   EXPECT_EQ(FirstLine(Cuts(" {'**': [Shard(0)]}")),
@@ -338,7 +339,7 @@ TEST(HaliaxLanguage, HaliaxAxesHaveNoOrder) {
             "  sharding: {haliax: {embd: fsdp, embed#3: tensor}}\n"
             "                      ^^^^\n"
             "  hint: did you mean `embed`?\n"
-            "x.yaml:5:33: error: no tensor has so many axes `embed` as `embed#3` needs\n"
+            "x.yaml:5:33: error: no tensor has as many axes `embed` as `embed#3` needs\n"
             "  sharding: {haliax: {embd: fsdp, embed#3: tensor}}\n"
             "                                  ^^^^^^^\n"
             "  hint: remove it\n");
@@ -423,7 +424,7 @@ TEST(AutomaticLanguages, FullyShardDividesOtherDimensionsEvenly) {
       "`w`, and fully_shard of PyTorch refuses that for all but the first dimension\n"
       "  sharding: {map: {w: [null, tensor]}, fully_shard: {dimensions: {w: 1}}}\n"
       "                                       ^^^^^^^^^^^\n"
-      "  hint: use a multiple, or another of its dimensions under `dimensions`\n");
+      "  hint: use a multiple, or choose another dimension under `dimensions`\n");
 }
 
 TEST(MegatronLanguage, MegatronShardsByRole) {
@@ -534,7 +535,7 @@ TEST(MegatronLanguage, MegatronRejectsExpertsWithoutAPlace) {
     return text.substr(error, text.find('\n') - error);
   };
   EXPECT_EQ(first("expert_axis: expert"),
-            "error: `layers.0.experts.0.up` is of expert 0, and nothing says how many there are");
+            "error: `layers.0.experts.0.up` is of expert 0, but the number of experts is unknown");
   EXPECT_EQ(first("num_experts: 4"),
             "error: `layers.0.experts.4.up` is of expert 4, but `num_experts` is 4");
   EXPECT_EQ(first("num_experts: 12"), "error: `num_experts` is 12, but the last expert here is 5");
@@ -597,9 +598,9 @@ TEST(PipelineLanguage, PipelineRejectsIndivisibleLayers) {
             "x.yaml:5:50: error: 3 layers for 4 stages are 0 for each, too few");
   EXPECT_EQ(Ranks(", layers_in_last: 0", 2, 8).substr(0, 21), "x.yaml:5:106: error: ");
   EXPECT_EQ(Ranks(", layers_in_last: 2, remainder: first", 2, 8),
-            "x.yaml:5:90: error: `layers_in_last` and `remainder` exclude one another");
+            "x.yaml:5:90: error: `layers_in_last` and `remainder` exclude each other");
   EXPECT_EQ(Ranks(", first_counts_as: 1, stages: [1, 3]", 2, 4),
-            "x.yaml:5:90: error: `first_counts_as` and `stages` exclude one another");
+            "x.yaml:5:90: error: `first_counts_as` and `stages` exclude each other");
   EXPECT_EQ(Ranks(", stages: [1, 2]", 2, 4),
             "x.yaml:5:98: error: the stages have 3 layers, but there are 4");
   EXPECT_EQ(Ranks(", stages: [4]", 2, 4),
@@ -627,7 +628,7 @@ TEST(Languages, RejectsUnknownLanguages) {
             "x.yaml:5:11: error: a spec has `rules` or `sharding`, not both\n"
             "  sharding: fsdp\n"
             "            ^^^^\n"
-            "  hint: `sharding: {rules: [...]}` has rules beside other languages\n");
+            "  hint: `sharding: {rules: [...]}` combines rules with other languages\n");
 }
 
 TEST(ParsePython, PythonValuesSurviveARoundTrip) {

@@ -235,7 +235,7 @@ TEST(Fans, AmbiguousFansShowBothOrders) {
             "    w: {shape: [3, 3, 16, 64], init: glorot_normal}\n"
             "                                     ^^^^^^^^^^^^^\n"
             "  hint: write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
-            "Keras), or say which dimensions they are with `in_axis`, "
+            "Keras), or name the dimensions with `in_axis`, "
             "`out_axis` and `batch_axis`\n");
 }
 
@@ -269,7 +269,7 @@ TEST(Fans, OneDimensionHasNoFans) {
             "does not have\n"
             "    w: {shape: [512], fans: in_out, init: he_normal}\n"
             "                                          ^^^^^^^^^\n"
-            "  hint: say what the dimension is, such as `in_axis: 0` or "
+            "  hint: name the dimension, such as `in_axis: 0` or "
             "`out_axis: 0`\n");
   EXPECT_EQ(FanMessages("shape: [], init: xavier_normal"),
             "x.yaml:5:24: error: `xavier_normal` needs fan_avg, which a scalar "
@@ -319,8 +319,8 @@ TEST(FanAxes, FanAxesMustBeUnambiguous) {
             "    w: {shape: [4, 4], init: zeros, in_axis: [0, -2]}\n"
             "                                                 ^^\n");
   EXPECT_EQ(FanMessages("shape: [3, 4, 5], init: he_normal, in_axis: 1"),
-            "x.yaml:5:51: error: `in_axis` leaves dimensions 0, 2, and some of "
-            "them may be the receptive field\n"
+            "x.yaml:5:51: error: `in_axis` leaves dimensions 0, 2, some of which "
+            "may be the receptive field\n"
             "    w: {shape: [3, 4, 5], init: he_normal, in_axis: 1}\n"
             "                                                    ^\n"
             "  hint: write `out_axis` too\n");

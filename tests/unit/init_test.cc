@@ -190,11 +190,11 @@ TEST(TruncatedNormalInit, ReportsMistakesInTruncatedNormal) {
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3}}", "truncated_normal"),
             "`high` is 2, but must be above `low`, which is 3\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 8.5, high: 9}}", "8.5"),
-            "this cut-off is 8.5 standard deviations from the mean, but nothing of a normal "
-            "distribution is left beyond 8\n");
+            "this cut-off is 8.5 standard deviations from the mean, but almost nothing of a "
+            "normal distribution is beyond 8\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: -10, high: -9}}", "-9"),
-            "this cut-off is -9 standard deviations from the mean, but nothing of a normal "
-            "distribution is left beyond -8\n");
+            "this cut-off is -9 standard deviations from the mean, but almost nothing of a "
+            "normal distribution is beyond -8\n");
   EXPECT_EQ(
       Mistake("{truncated_normal: {std: 1, low: 0.5, high: 0.500976562500}}", "0.500976562500"),
       "the cut-offs are 0.0009765625 standard deviations apart, but must be at least 0.001 "
@@ -206,13 +206,13 @@ TEST(TruncatedNormalInit, ReportsMistakesInTruncatedNormal) {
 
 TEST(TruncNormalInit, ReportsMistakesInTruncNormal) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0}}", "0"),
-            "`std` is 0, which leaves nothing to truncate\n  hint: use `{constant: {value: …}}`\n");
+            "`std` is 0, so there is nothing to truncate\n  hint: use `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1, a: 3, b: 3.0}}", "3.0"),
             "`b` is 3, but must be above `a`, which is 3\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0.125, a: 2.25, b: 4}}", "2.25"),
-            "this cut-off is 18 standard deviations from the mean, but nothing of a normal "
-            "distribution is left beyond 8\n");
+            "this cut-off is 18 standard deviations from the mean, but almost nothing of a "
+            "normal distribution is beyond 8\n");
   // A quotient overflows, and f32 cannot represent the elements.
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1e-20, a: -1e300}}", "-1e300"),
             std::string("`a` is -1e+300") + kRange);
@@ -224,9 +224,9 @@ TEST(ConstantInit, ReportsMistakesInConstants) {
   EXPECT_EQ(Mistake("constant", "constant"),
             "`constant` needs `value`\n  hint: write `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{zeros: {value: 1}}", "value"),
-            "`zeros` has no parameter `value`\n  hint: it takes none\n");
+            "`zeros` has no parameter `value`\n  hint: it takes no arguments\n");
   EXPECT_EQ(Mistake("{ones: {std: 1}}", "std"),
-            "`ones` has no parameter `std`\n  hint: it takes none\n");
+            "`ones` has no parameter `std`\n  hint: it takes no arguments\n");
 }
 
 // Every lowered initializer can be drawn.

@@ -420,8 +420,8 @@ TEST(SharedFiles, ReportsUploadsThatOthersEnd) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kWorld);
-    EXPECT_STREQ(error.what(), "uploads to `memory/d/f` are ended by others again and again");
-    EXPECT_EQ(error.hint(), "stop what ends them, and run the same command again");
+    EXPECT_STREQ(error.what(), "another process keeps aborting uploads to `memory/d/f`");
+    EXPECT_EQ(error.hint(), "stop that process, and run the same command again");
   }
   EXPECT_EQ(place.begun, 5);
 }

@@ -376,11 +376,11 @@ INSTANTIATE_TEST_SUITE_P(
                      "`a.w` has 33 dimensions, but at most 32 are allowed"},
         Malformation{"[5, 7]", "35", nullptr},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\", \"fsdp\"], []]",
-                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
+                     "`a.w` has a mesh axis twice, or one that is not in the mesh"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\"], [\"fsdp\"]]",
-                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
+                     "`a.w` has a mesh axis twice, or one that is not in the mesh"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"none\"], []]",
-                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
+                     "`a.w` has a mesh axis twice, or one that is not in the mesh"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[0], []]", nullptr},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[\"fsdp\", []]",
                      "it is not written as this tool writes"},
@@ -581,7 +581,7 @@ constexpr char kWhole[] = R"({"concat": {"axis": 0, "of": ["q", "k"]}})";
 constexpr char kPad[] = R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": "n"}})";
 constexpr char kCanonical[] = "it is not written as this tool writes";
 constexpr char kNoOperation[] =
-    "the `view` of `qk` has no single operation, or more than 8 in one another";
+    "the `view` of `qk` has no single operation, or more than 8 nested ones";
 constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -597,11 +597,11 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{kWhole, R"("q")",
                      "the `view` of `qk` gives the shape [4, 6] instead of [6, 6]"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": []}})",
-                     "the `view` of `qk` has an operation on nothing"},
+                     "the `view` of `qk` has an operation without inputs"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": "q"}})",
-                     "the `view` of `qk` has an operation on nothing"},
+                     "the `view` of `qk` has an operation without inputs"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": {"q": "k"}}})",
-                     "the `view` of `qk` has an operation on nothing"},
+                     "the `view` of `qk` has an operation without inputs"},
         Malformation{kWhole, R"({"concat": {"axis": 0}})", nullptr},
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"]}})", nullptr},
         Malformation{kWhole, R"({"concat": ["q", "k"]})", nullptr},
@@ -616,7 +616,7 @@ INSTANTIATE_TEST_SUITE_P(
                      kCanonical},
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"], "axis": 0}})", kCanonical},
         Malformation{kPad, R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": ["n"]}})",
-                     "the `view` of `n` has no single operation, or more than 8 in one another"},
+                     "the `view` of `n` has no single operation, or more than 8 nested ones"},
         // Nesting.
         Malformation{kWhole,
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
@@ -702,7 +702,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("to": 8)", R"("to": 9223372036854775807)",
                      "the `view` of `n` gives the shape [9223372036854775807] instead of [8]"},
         Malformation{R"("value": 0.5)", R"("value": 1e300)",
-                     "the padding of `n` is 1e+300, which its dtype does not hold"},
+                     "the padding of `n` is 1e+300, which its dtype cannot hold"},
         Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
         Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
         Malformation{R"("value": 0.5)", R"("value": null)", nullptr},

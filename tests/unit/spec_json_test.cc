@@ -58,10 +58,10 @@ TEST(ParseJsonTree, ParsesAnyValueOnOneLine) {
 }
 
 TEST(ParseJsonTree, ReportsThePositionOfInvalidJson) {
-  EXPECT_EQ(Mistake(""), "x:1:1: the text ends where a value is due");
+  EXPECT_EQ(Mistake(""), "x:1:1: the text ends where a value is expected");
   EXPECT_EQ(Mistake("{\n  \"a\": 1\n  \"b\": 2}"), "x:3:3: a comma is missing before this");
-  EXPECT_EQ(Mistake("{\"a\": 1,}"), "x:1:9: a value is due after the comma");
-  EXPECT_EQ(Mistake("{\"a\" 1}"), "x:1:6: a colon is due after the key");
+  EXPECT_EQ(Mistake("{\"a\": 1,}"), "x:1:9: a value is expected after the comma");
+  EXPECT_EQ(Mistake("{\"a\" 1}"), "x:1:6: a colon is expected after the key");
   EXPECT_EQ(Mistake("{a: 1}"), "x:1:2: a key in double quotes is due here");
   EXPECT_EQ(Mistake("[1, \"a]"), "x:1:5: this quote is never closed");
   EXPECT_EQ(Mistake("[1, {]"), "x:1:6: a key in double quotes is due here");
@@ -70,7 +70,7 @@ TEST(ParseJsonTree, ReportsThePositionOfInvalidJson) {
   EXPECT_EQ(Mistake("[1.]"), "x:1:2: `1.` is not a JSON value");
   EXPECT_EQ(Mistake("[True]"), "x:1:2: `True` is not a JSON value");
   EXPECT_EQ(Mistake("[\"\\x\"]"), "x:1:3: JSON has no such escape");
-  EXPECT_EQ(Mistake("[\"\\u12g4\"]"), "x:1:3: four hexadecimal digits are due after `\\u`");
+  EXPECT_EQ(Mistake("[\"\\u12g4\"]"), "x:1:3: four hexadecimal digits are expected after `\\u`");
   EXPECT_EQ(Mistake("{\"a\": 1, \"a\": 2}"), "x:1:10: key `a` is given twice");
   EXPECT_EQ(Mistake("1 2"), "x:1:3: this follows the end of the JSON value");
   EXPECT_EQ(Mistake(std::string(100, '[')), "x:1:65: nested more than 64 levels deep");

@@ -266,7 +266,7 @@ TEST(LoadSpec, ReportsMistakesAtTheTopLevel) {
        "escapes\n"
        "  seed: \"1\\t+ 2\"\n        ^^^^^^^^\n"},
       {"seed: 1\n  + 2\n",
-       "x.yaml:3:7: error: this text goes on in the next line\n"
+       "x.yaml:3:7: error: this text continues on the next line\n"
        "  seed: 1\n        ^\n"
        "  hint: check the indentation of the next line, or put the text in "
        "quotes\n"},
@@ -526,7 +526,8 @@ TEST(Override, MistakesShowTheOverride) {
        "--set:1:21: error: `modules.model.embed` has no key `weigth.init`\n"
        "  modules.model.embed.weigth.init=ones\n"
        "                      ^^^^^^^^^^^\n"
-       "  hint: a tensor is added whole, as in `modules.model.embed.weigth={shape: [8, 16], init: "
+       "  hint: a tensor is added as a whole, as in `modules.model.embed.weigth={shape: "
+       "[8, 16], init: "
        "zeros}`\n"},
       {"modules.model.embd.weight.init=ones",
        "--set:1:15: error: `modules.model` has no key `embd.weight.init`\n"
@@ -544,7 +545,7 @@ TEST(Override, MistakesShowTheOverride) {
       {"include=a.yaml",
        "--set:1:1: error: `include` cannot be set\n  include=a.yaml\n"
        "  ^^^^^^^\n"
-       "  hint: what was included is set by its own keys\n"},
+       "  hint: set the included file's keys\n"},
       {"seed",
        "--set:1:1: error: an override has the form `path=value`\n  seed\n"
        "  ^^^^\n"
@@ -642,7 +643,7 @@ TEST(Fans, FanOrderMustBeKnown) {
 TEST(Fans, FanOrderIsReportedOnce) {
   EXPECT_EQ(MessagesFor("modules: {w: {shape: [2, 3], init: ones, "
                         "fans: in_out, in_axis: 0}}\n"),
-            "x.yaml:3:48: error: a tensor with `in_axis` has no use for "
+            "x.yaml:3:48: error: a tensor with `in_axis` cannot use "
             "`fans`\n"
             "  modules: {w: {shape: [2, 3], init: ones, fans: in_out, in_axis: "
             "0}}\n"

@@ -85,7 +85,7 @@ TEST(ParseYaml, RejectsUnsupportedYaml) {
        "  hint: remove one of them\n"
        "x:1:1: note: first here\n  a: 1\n  ^\n"},
       {"a: &b {c: *b}\n",
-       "x:1:11: error: this alias stands inside the value that it names\n"
+       "x:1:11: error: this alias is inside the value that it names\n"
        "  a: &b {c: *b}\n            ^^\n"
        "x:1:7: note: the value starts here\n"
        "  a: &b {c: *b}\n        ^^^^^^^\n"},
@@ -100,13 +100,13 @@ TEST(ParseYaml, RejectsUnsupportedYaml) {
        "x:2:1: error: this does not belong to the mapping or list above it\n"
        "  b: 2\n  ^^^^\n  hint: check the indentation\n"},
       {"a: b\n  c\nd: e\n",
-       "x:1:4: error: this text goes on in the next line\n  a: b\n     ^\n"
+       "x:1:4: error: this text continues on the next line\n  a: b\n     ^\n"
        "  hint: check the indentation of the next line, or put the text in "
        "quotes\n"},
       {"a: !foo 1\nb: !!python/name:os.system x\n",
-       "x:1:4: error: YAML tags have no meaning in a spec\n"
+       "x:1:4: error: YAML tags are not allowed in a spec\n"
        "  a: !foo 1\n     ^^^^\n  hint: remove the tag\n"
-       "x:2:4: error: YAML tags have no meaning in a spec\n"
+       "x:2:4: error: YAML tags are not allowed in a spec\n"
        "  b: !!python/name:os.system x\n     ^^^^^^^^^^^^^^^^^^^^^^^\n"
        "  hint: remove the tag\n"},
       {"? [a]\n: b\n", "x:1:3: error: a key must be a name, not a list\n  ? [a]\n    ^^^\n"},
@@ -135,8 +135,8 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
        "x:2:1: error: a tab cannot indent YAML\n  \tb: c\n  ^\n"
        "  hint: use spaces\n"},
       {"a: 1\n b: 2\n",
-       "x:2:3: error: a `:` cannot stand here\n   b: 2\n    ^\n"
-       "  hint: indent the key like its neighbours; text that holds `: ` needs "
+       "x:2:3: error: a `:` is not allowed here\n   b: 2\n    ^\n"
+       "  hint: indent the key like its neighbours; text that contains `: ` needs "
        "quotes\n"},
       {"a: *b\n",
        "x:1:4: error: this alias names nothing above it\n  a: *b\n     ^^\n"
@@ -151,19 +151,19 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
        "  a: [1, {b: 2]\n         ^\n"},
       {"a: ]\n", "x:1:4: error: `]` closes nothing\n  a: ]\n     ^\n"},
       {"a: 'b' c\n",
-       "x:1:8: error: this does not belong to what stands before it\n"
+       "x:1:8: error: this does not belong to the text before it\n"
        "  a: 'b' c\n         ^\n"
        "  hint: check the indentation; text after a closing quote or bracket "
-       "needs a line of its own\n"},
+       "needs its own line\n"},
       {"a: - b\n",
        "x:1:4: error: a list item cannot start here\n  a: - b\n     ^\n"
-       "  hint: put it in a line of its own, or write the list as `[a, b]`\n"},
+       "  hint: put it on its own line, or write the list as `[a, b]`\n"},
       {"a: \"\\q\"\n",
        "x:1:7: error: unknown escape in a double-quoted string\n"
        "  a: \"\\q\"\n        ^\n"
-       "  hint: single quotes take `\\` as it is\n"},
+       "  hint: in single quotes `\\` is an ordinary character\n"},
       {"%YAML 2.0\n---\na: 1\n",
-       "x:1:1: error: YAML directives have no meaning in a spec\n"
+       "x:1:1: error: YAML directives are not allowed in a spec\n"
        "  %YAML 2.0\n  ^^^^^^^^^\n  hint: remove the line\n"},
   };
   for (const Case& c : cases) EXPECT_EQ(Parse(c.text), c.expected);
@@ -211,7 +211,7 @@ TEST(ParseYaml, RejectsYamlBombsAtOnce) {
       {Repeat("? ", 30000), "nested more than 64 levels deep"},
       {"[" + Repeat("x,", 40000) + "]", "this line has more than 65536 bytes"},
       {"# c\n--- [" + Repeat("x,\n", 40000) + "]",
-       "more than 65536 bytes stand in one pair of brackets"},
+       "more than 65536 bytes are in one pair of brackets"},
       {"a: [" + Repeat("x,\n", 1100000) + "]", "the spec has more than 1000000 values"},
       {Repeat("k", 2000) + ": 1", "a key must end within 1024 bytes"},
   };

@@ -52,8 +52,8 @@ void TakeLargeFields(std::string_view extra, Sizes* sizes) {
 Archive::Archive(std::string path, int64_t offset, int64_t length)
     : path_(std::move(path)), offset_(offset), length_(length), file_(path_) {
   if (offset > file_.size() || length > file_.size() - offset) {
-    Refuse(path_, "an item lies beyond its end: it has {} bytes, from byte {} on, of {}", length,
-           offset, file_.size());
+    Refuse(path_, "an item is outside it: {} bytes, from byte {} on, of {}", length, offset,
+           file_.size());
   }
   ReadDirectory();
 }
@@ -76,11 +76,11 @@ int64_t Archive::DataOf(const Entry& entry) const {
   const auto known = entries_.find(Read(entry.header + kFileHeader, name));
   if (known == entries_.end() || &known->second != &entry || Field(header, 8, 2) != 0 ||
       (has_size && size != kMany && size != entry.size)) {
-    Refuse(path_, "an item's zip directory says other things of a file than its header");
+    Refuse(path_, "an item's zip directory and a file's header differ");
   }
   const int64_t at = entry.header + kFileHeader + name + Field(header, 28, 2);
   if (at + entry.size > entry.limit) {
-    Refuse(path_, "an item's data reach into what follows in its zip archive");
+    Refuse(path_, "an item's data overlap the next data in its zip archive");
   }
   return offset_ + at;
 }
@@ -108,7 +108,7 @@ Archive::Directory Archive::FindDirectory() const {
   }
   // A comment could contain a second end record, which other readers might use instead.
   if (Field(last, found + 20, 2) != std::ssize(last) - static_cast<int64_t>(found) - kEnd) {
-    Refuse(path_, "an item has bytes behind its zip archive");
+    Refuse(path_, "an item has bytes after its zip archive");
   }
   int64_t end_at = length_ - tail + static_cast<int64_t>(found);
   Directory directory = {Field(last, found + 16, 4), Field(last, found + 12, 4),
@@ -155,7 +155,7 @@ void Archive::ReadDirectory() {
     rest.remove_prefix(all);
   }
   if (count >= 0 && files != count) {
-    Refuse(path_, "its archive says that it has {} files, but lists {}", count, files);
+    Refuse(path_, "its archive claims {} files, but lists {}", count, files);
   }
   SetLimits(at);
 }

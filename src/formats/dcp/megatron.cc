@@ -46,8 +46,8 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
   for (const Tensor* tensor : request.tensors) AddStates(*tensor, &names);
   if (names.empty()) {
     throw Usage(
-        "no tensor is one of Megatron-core's checkpoints, as "
-        "`decoder.layers.self_attention.linear_qkv.weight` is",
+        "no tensor has a Megatron-core name such as "
+        "`decoder.layers.self_attention.linear_qkv.weight`",
         "store the tensors under its names: `--layout torch_dist` of a spec in `configs/`");
   }
   dcp::PickleWriter none, nothing;

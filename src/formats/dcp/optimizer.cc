@@ -54,7 +54,7 @@ Extras StateOf(const LayoutRequest& request) {
   const std::vector<ParamGroup>& groups = optimizer.spec.groups;
   std::vector<std::vector<const Tensor*>> members(groups.size());
   if (optimizer.spec.has_schedule) {
-    throw Usage("no state of PyTorch's AdamW has a schedule",
+    throw Usage("the state of PyTorch's AdamW cannot contain a schedule",
                 "`schedule` is for `--to zarr`; here give `lr` and `initial_lr`");
   }
   const std::unordered_set<const Tensor*> copies = FindCopies(request.plan.graph);

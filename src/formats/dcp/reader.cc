@@ -61,7 +61,7 @@ std::vector<FilePiece> PlacesOf(const Archive& archive, const DTypeInfo& dtype, 
   need(IsTensor(*pickle.root), "an item is not a tensor");
   SavedTensor tensor = TensorOf(*pickle.root, path);
   const std::string_view torch = ForeignNamesOf(dtype.dtype).torch;
-  need(tensor.dtype == torch, fmt::format("an item is not of the type {} that `{}` says, but {}",
+  need(tensor.dtype == torch, fmt::format("an item must be of the type {} of `{}`, but is {}",
                                           torch, kMetadata, Escape(tensor.dtype)));
   need(tensor.shape == box.shape,
        fmt::format("an item has another shape than its chunk: {}, not {}", InShape(tensor.shape),
@@ -137,7 +137,7 @@ FilePiece PlaceIn(const std::vector<safetensors::Entry>& entries, const std::str
   for (const safetensors::Entry& entry : entries) {
     if (entry.name != name || entry.box.offset != box.offset) continue;
     if (entry.dtype != ForeignNamesOf(dtype.dtype).safetensors || entry.box.shape != box.shape) {
-      Refuse(path, "{} is {} {}, but `{}` says {} {}", Quote(name), Escape(entry.dtype),
+      Refuse(path, "{} is {} {}, but {} {} in `{}`", Quote(name), Escape(entry.dtype),
              InShape(entry.box.shape), kMetadata, ForeignNamesOf(dtype.dtype).safetensors,
              InShape(box.shape));
     }

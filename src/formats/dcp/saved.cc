@@ -19,8 +19,8 @@ void RefuseBits(const Value* metadata, const std::string& path) {
     const Value* const set = metadata->Find(bit);
     if (set == nullptr || set->number == 0) continue;
     Refuse(path,
-           "a tensor is a view with the bit `{}`, whose values are not its bytes: save "
-           "`tensor.resolve_{}()` of it",
+           "a tensor is a view with the bit `{}`, whose bytes are not its values: save its "
+           "`tensor.resolve_{}()`",
            bit, bit);
   }
 }
@@ -119,7 +119,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
       for (const std::string_view sharded : {".DTensor", ".ShardedTensor"}) {
         if (!type.ends_with(sharded)) continue;
         Refuse(path,
-               "it holds one rank's part of a tensor of the class {}: save it with "
+               "it contains one rank's part of a tensor of the class {}: save it with "
                "`torch.distributed.checkpoint`, or as `tensor.full_tensor()`",
                Quote(type));
       }
@@ -147,7 +147,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
   tensor.shape = ShapeOf(arguments.At(2), path, "shape");
   tensor.strides = SizesOf(arguments.At(3), path, "strides");
   if (tensor.strides.size() != tensor.shape.size()) {
-    Refuse(path, "its strides are not those of its shape");
+    Refuse(path, "its strides do not match its shape");
   }
   tensor.storage = TextOf(storage.At(2), path, "storage");
   // Untyped storages are counted in bytes.

@@ -31,7 +31,7 @@ void RefuseDivided(const Value& root, const std::string& path) {
     const Value* const of = within == nullptr ? &root : root.Find(within);
     const Value* const size = MemberOf(of, name);
     if (size == nullptr || size->kind != Value::Kind::kInt || size->number <= 1) continue;
-    Refuse(path, "it holds one rank's part of the model: `{}{}` is {}: {}",
+    Refuse(path, "it contains one rank's part of the model: `{}{}` is {}: {}",
            within == nullptr ? "" : fmt::format("{}.", within), name, size->number, hint);
   }
 }
@@ -54,7 +54,7 @@ void RefuseWithoutParameters(const Value& root, const std::string& path) {
     }
   }
   if (missing == nullptr) return;
-  Refuse(path, "it holds one rank's part of the model: ZeRO keeps {} in other files: {}",
+  Refuse(path, "it contains one rank's part of the model: ZeRO keeps {} in other files: {}",
          Quote(missing->text), kOfZero);
 }
 

@@ -65,9 +65,9 @@ class StateDict {
   void RequireDict(const Value& root) const {
     if (root.kind == Value::Kind::kDict) return;
     const std::string_view maker = root.Maker();
-    if (IsTensor(root)) Refuse(path_, "it holds one tensor without a name");
-    if (maker.empty()) Refuse(path_, "it holds no dictionary of tensors");
-    Refuse(path_, "it holds a {}, whose code would have to run: save its `state_dict()`",
+    if (IsTensor(root)) Refuse(path_, "it contains one tensor without a name");
+    if (maker.empty()) Refuse(path_, "it does not contain a dictionary of tensors");
+    Refuse(path_, "it contains a {}, whose code would have to run: save its `state_dict()`",
            Quote(std::string(maker)));
   }
 
@@ -110,7 +110,7 @@ class StateDict {
       return AddEntry({&value});
     }
     if (level + is_dict == kMostLevels) {
-      return AddEntry({&value, fmt::format("its {} lie too deep in one another: over {} levels",
+      return AddEntry({&value, fmt::format("its {} are nested over {} levels",
                                            is_dict ? "dictionaries" : "lists", kMostLevels)});
     }
     if (is_dict) return AddAll(value, level + 1);
@@ -278,7 +278,7 @@ Contents ReadLegacy(const std::string& path, int64_t size, const std::string& pa
   };
   if (const Pickle number = next();
       number.root->text != kMagic && number.root->text != kMagicDigits) {
-    Refuse(path, "it is no archive that `torch.save` makes");
+    Refuse(path, "it is not an archive of `torch.save`");
   }
   if (const Pickle version = next(); version.root->number != 1001) {
     Refuse(path, "it has the version {} instead of 1001", version.root->number);
@@ -325,7 +325,7 @@ Contents ReadTorchFile(const std::string& path, const std::string& part) {
   if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), part);
   // Pickles of protocol 1 have no magic number.
   if (begin[0] != '\x80' && !begin.starts_with("L1195470")) {
-    Refuse(path, "it is no archive that `torch.save` makes");
+    Refuse(path, "it is not an archive of `torch.save`");
   }
   return ReadLegacy(path, file.size(), part);
 }

@@ -71,7 +71,7 @@ class Machine {
   void PushText(std::string_view text) { Push(Kind::kText)->text = text; }
   Value* Pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-      Refuse("it takes more values than it has made");
+      Refuse("it uses more values than it has created");
     Value* const top = stack_.back();
     stack_.pop_back();
     return top;
@@ -82,7 +82,7 @@ class Machine {
     return items;
   }
   std::vector<Value*> PopToMark() {
-    if (marks_.empty()) Refuse("it takes more values than it has made");
+    if (marks_.empty()) Refuse("it uses more values than it has created");
     std::vector<Value*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()),
                               stack_.end());
     stack_.resize(marks_.back());
@@ -111,7 +111,7 @@ class Machine {
   }
   void PushMemoized(uint64_t number) {
     const auto known = memo_.find(number);
-    if (known == memo_.end()) Refuse("it recalls a value that it has not stored");
+    if (known == memo_.end()) Refuse("it loads a value that it has not stored");
     stack_.push_back(known->second);
   }
 
@@ -202,7 +202,7 @@ class Machine {
       stack_.push_back(object);
       return;
     }
-    if (object->kind != Kind::kObject) Refuse("it gives a state to a value that is not an object");
+    if (object->kind != Kind::kObject) Refuse("it sets the state of a value that is not an object");
     object->items.push_back(state);
     stack_.push_back(object);
   }

@@ -101,7 +101,7 @@ FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, Dataset
     Check(box.offset == end, "HDF5 left a gap between datasets");
     end += BytesOf(box);
   }
-  Check(memory.size() == end, "HDF5 wrote behind the datasets");
+  Check(memory.size() == end, "HDF5 wrote after the datasets");
   FileLayout file = memory.Take(std::move(path), std::move(boxes));
   file.head.resize(static_cast<size_t>(file.boxes[0].offset));
   for (const FileText& text : std::exchange(file.texts, {})) {

@@ -137,7 +137,7 @@ void RefuseUnlimited(hid_t create, const std::string& path) {
     const Dataspace whole(H5Pget_virtual_vspace(create, i), "read a selection");
     const Dataspace source(H5Pget_virtual_srcspace(create, i), "read a selection");
     if (IsUnlimited(whole) || IsUnlimited(source)) {
-      Refuse("{} is made of other files without end", Quote(path));
+      Refuse("{} refers to other files without end", Quote(path));
     }
   }
 }
@@ -361,7 +361,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   // The child's limits end it by other signals.
   if (answered.is_whole && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     throw Error(ExitCode::kWorld, fmt::format("the process that reads `{}` was killed", path),
-                "if memory was short, run the same command where there is more");
+                "if memory was short, run the same command on a machine with more");
   }
   if (!answered.is_whole || !WIFEXITED(status) || answer.empty()) {
     Refuse("`{}` is refused: reading its structure crashed HDF5 or took too much", path);

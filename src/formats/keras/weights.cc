@@ -55,8 +55,8 @@ struct FaultyTensors {
 
 void CheckVariables(const std::vector<const Tensor*>& tensors) {
   FaultyTensors path{"",
-                     "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
-                     "shardinit-export(1) says how to list those of a model"};
+                     "use paths such as `layers.dense.vars.0`, directly or with a layout; "
+                     "shardinit-export(1) describes how to list a model's paths"};
   // Keras writes fp8 as untyped bytes, which it cannot read back.
   FaultyTensors dtype{"", "give it another dtype, or leave it out with `--only`"};
   FaultyTensors twice{
@@ -82,7 +82,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     const std::string_view group = GroupOf(name);
     for (std::string_view above = group; !above.empty(); above = GroupOf(above)) {
       if (const auto other = paths.find(std::string(above)); other != paths.end()) {
-        twice.Add(*tensor, fmt::format("would lie within `{}` in Keras", other->second->path()));
+        twice.Add(*tensor, fmt::format("would be inside `{}` in Keras", other->second->path()));
       }
     }
     const int64_t number = NumberIn(std::string_view(name).substr(group.size() + 1));

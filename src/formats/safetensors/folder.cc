@@ -36,10 +36,10 @@ void AddFile(const std::string& path, const std::string& file, Parts* parts, Con
     if (key == "format" || key.starts_with("DCP_")) continue;  // written anew
     const auto [known, is_new] = contents->metadata.emplace(key, text);
     if (is_new || known->second == text) continue;
-    contents->findings.Add({file, "",
-                            fmt::format("has another {} in its metadata than the files before it: "
-                                        "a copy has the first one",
-                                        Quote(key))});
+    contents->findings.Add(
+        {file, "",
+         fmt::format("has another {} in its metadata than earlier files: a copy gets the first one",
+                     Quote(key))});
   }
   for (Entry& entry : entries) {
     std::string name = entry.name;
@@ -61,7 +61,7 @@ void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vect
     if (is_listed(part)) return false;
     contents->findings.Add(
         {part.file, Escape(name),
-         fmt::format("is not read: `{}` says that it is in {}", chosen.index, Quote(listed))});
+         fmt::format("is not read: `{}` places it in {}", chosen.index, Quote(listed))});
     return true;
   });
 }

@@ -32,10 +32,10 @@ std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size)
   const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
   const uint64_t rest = static_cast<uint64_t>(size) - sizeof prefix;
   if (length > rest) {
-    Refuse(path, "its header would have {} bytes, but {} are behind its length", length, rest);
+    Refuse(path, "its header should have {} bytes, but only {} follow its length", length, rest);
   }
   if (length > kMaxHeader) {
-    Refuse(path, "its header would have {} bytes, but at most {} are read", length, kMaxHeader);
+    Refuse(path, "its header should have {} bytes, but at most {} are read", length, kMaxHeader);
   }
   std::string text(length, '\0');
   file.Read(sizeof prefix, std::ssize(text), text.data());

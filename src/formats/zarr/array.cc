@@ -182,7 +182,7 @@ class ArrayReader {
       if (offset == kMissing && bytes == kMissing) return AddAbsent(std::move(chunk), full_name);
       const auto size = static_cast<uint64_t>(shard.bytes);
       if (offset > size || bytes > size - offset) {
-        RefuseArray(where_, fmt::format("its chunk `{}` ends behind its shard of {} bytes",
+        RefuseArray(where_, fmt::format("its chunk `{}` ends after its shard of {} bytes",
                                         full_name, shard.bytes));
       }
       Extent stored = shard;
@@ -289,7 +289,7 @@ std::optional<Contents> ReadFolder(const std::string& folder, const std::string&
     contents.tensors[names[i]] = *std::move(holding);
     if (reader.absent_count() == 0) continue;
     contents.findings.Add({Escape(names[i]), "",
-                           fmt::format("lacks {}, whose elements are taken to be its fill value",
+                           fmt::format("lacks {}, whose elements are read as its fill value",
                                        Count(reader.absent_count(), "chunk"))});
   }
   return contents;

@@ -106,7 +106,7 @@ void RequireKnownMembers(const json& in, const std::string& where) {
   for (const auto& [key, value] : in.items()) {
     if (std::ranges::find(kKnown, key) != std::end(kKnown)) continue;
     if (MemberOf(value, "must_understand") == false) continue;
-    RefuseArray(where, fmt::format("shardinit does not know its member {}", Quote(key)));
+    RefuseArray(where, fmt::format("shardinit does not support its member {}", Quote(key)));
   }
 }
 

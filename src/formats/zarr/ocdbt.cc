@@ -236,7 +236,7 @@ class Database {
         newest = std::max(newest, name);
       }
     }
-    if (newest.empty()) RefuseDatabase(path, "it is numbered, but there is no file `manifest.0…`");
+    if (newest.empty()) RefuseDatabase(path, "it is numbered, but `manifest.0…` is missing");
     return folder_ + "/" + newest;
   }
 

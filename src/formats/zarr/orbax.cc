@@ -91,7 +91,7 @@ std::string Repr(std::string_view text) {
 void RequireFolderName(std::string_view name) {
   constexpr size_t kLongest = 255;  // bytes, on all usual file systems
   const std::string_view wrong = name.find('/') != name.npos   ? "it has a slash"
-                                 : name == "." || name == ".." ? "it leads elsewhere"
+                                 : name == "." || name == ".." ? "it leads out of the folder"
                                  : name.size() > kLongest      ? "it is longer than 255 bytes"
                                                                : "";
   if (wrong.empty()) return;
@@ -198,7 +198,7 @@ constexpr std::string_view kParams = "params.";
 // Also adds a trainer's step, so that the tree is like Flax's TrainState.
 void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
   if (request.optimizer->has_hyperparameters()) {
-    throw Usage("Optax has no hyperparameters in its state",
+    throw Usage("the state of Optax does not contain hyperparameters",
                 "with `--to zarr` leave them out: `--optimizer adamw`");
   }
   for (const Tensor* tensor : request.tensors) {

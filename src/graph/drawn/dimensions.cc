@@ -76,7 +76,7 @@ std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Bu
     if (other.dimensions.size() > 1) {
       return building.diagnostics.Error(
           given.list->span,
-          fmt::format("`{}` leaves dimensions {}, and some of them may be the receptive field",
+          fmt::format("`{}` leaves dimensions {}, some of which may be the receptive field",
                       given.key, fmt::join(other.dimensions, ", ")),
           fmt::format("write `{}` too", other.key));
     }

@@ -199,7 +199,7 @@ class Drawer {
     if (path_key != nullptr && engine != nullptr && engine->has_places) {
       diagnostics_.Error(
           path_key->span,
-          fmt::format("engine `{}` draws by the order of tensors, and has no keys of paths",
+          fmt::format("engine `{}` draws in the order of tensors, so paths cannot be keys",
                       engine->name),
           "leave `key` out, or write `tie` for the values of another tensor");
       return;

@@ -36,11 +36,11 @@ std::optional<std::string> InitBinder::NameInSource(const PathSpec& path, const 
   }
   if (at != path_.npos) return *name + path_.substr(at);
   of_tensor_ = true;
-  return diagnostics_.Error(place,
-                            fmt::format("`{}` has no more parts than {}, whose `**` stands for "
-                                        "those",
-                                        path_, Quote(path.text.value)),
-                            "give this tensor an initializer of its own");
+  return diagnostics_.Error(
+      place,
+      fmt::format("`{}` does not have more parts than {}, so `**` matches nothing", path_,
+                  Quote(path.text.value)),
+      "give this tensor an initializer of its own");
 }
 
 SourceTensorPtr InitBinder::FindSource(const FromSourceSpec& from, std::string* name) {
@@ -79,7 +79,7 @@ bool InitBinder::CheckSourceShape(const FromSourceSpec& from, const SourceTensor
       fmt::format("`{}` is [{}], but {} is [{}]", path_, fmt::join(shape, ", "), data.text(),
                   fmt::join(data.shape(), ", ")),
       but ? "only the dimension of the parts may differ"
-          : "take elements by `index: [i0 % 4096, i1]`, or fill the tensor by `parts`");
+          : "select elements with `index: [i0 % 4096, i1]`, or fill the tensor with `parts`");
   building_.sources->NotePlace(from.source.value, diagnostics_);
   return false;
 }
@@ -219,7 +219,7 @@ std::optional<int64_t> InitBinder::LengthOf(const InitSpec& part, size_t axis) {
   if (part.from == nullptr || part.name.value != "source") {
     return diagnostics_.Error(
         part.name.span, fmt::format("the length of the part `{}` is not known", part.name.value),
-        "only the last part may be other than `source`: it gets the rest");
+        "only the last part, which gets the rest, may be something other than `source`");
   }
   std::string name;
   const SourceTensorPtr data = FindSource(*part.from, &name);
@@ -281,7 +281,7 @@ std::optional<Distribution> InitBinder::LowerParts(const InitSpec& init, const T
         !std::visit([]<typename D>(const D&) { return Sampled<D>; }, *lowered)) {
       return diagnostics_.Error(part->name.span,
                                 fmt::format("`{}` cannot be a part", part->name.value),
-                                "its values are made for whole tensors");
+                                "it generates only whole tensors");
     }
     list.parts.push_back({*length, *std::move(lowered)});
   }

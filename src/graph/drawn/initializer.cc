@@ -43,7 +43,7 @@ void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics) {
     if (init.name.value.empty()) continue;
     if (FindInitializer(init.name.value) != nullptr) {
       diagnostics.Error(init.name.span,
-                        fmt::format("`{}` is the tool's own initializer", init.name.value),
+                        fmt::format("`{}` is a built-in initializer", init.name.value),
                         "choose another name");
     }
   }
@@ -195,7 +195,7 @@ bool InitBinder::CheckParameters(const Initializer& row, const InitSpec& init) {
     diagnostics_.Error(
         argument.name.span,
         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
-        known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
+        known.empty() ? "it takes no arguments" : DidYouMean(argument.name.value, known));
     all_known = false;
     if (argument.value && !IsName(*argument.value)) {  // a name may be a word
       EvaluateNumber(*argument.value, names_, diagnostics_);
@@ -337,9 +337,9 @@ bool InitBinder::CheckFile(const std::string& name, const Span& place, int64_t s
   std::error_code ignored;
   if (size >= 0) {
     diagnostics_.Error(place,
-                       fmt::format("`{}` has {} bytes, but the elements of [{}] in {} have {}",
+                       fmt::format("`{}` has {} bytes, but the elements of [{}] in {} need {}",
                                    name, size, fmt::join(shape, ", "), InfoOf(dtype).name, bytes),
-                       "such a file has a tensor's elements alone, in its `dtype`");
+                       "the file must contain only the tensor's elements, in its `dtype`");
   } else if (std::filesystem::exists(std::filesystem::status(name, ignored))) {
     diagnostics_.Error(place, fmt::format("`{}` is not a file with bytes to read", name));
   } else {

@@ -17,8 +17,8 @@ namespace {
 
 NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
   if (std::holds_alternative<Norm>(of.distribution())) {
-    return {fmt::format("`{}` holds norms itself", of.path()),
-            "name a tensor that has values of its own"};
+    return {fmt::format("`{}` contains norms itself", of.path()),
+            "name a tensor with its own values"};
   }
   if (!InfoOf(of.dtype()).is_float()) {
     return {fmt::format("`{}` is {}, but norms are of floats", of.path(), InfoOf(of.dtype()).name),
@@ -30,11 +30,11 @@ NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
     good = shape[d] == 1 || shape[d] == of.shape()[d];
   }
   if (good) return {};
-  return {fmt::format("`{}` has the shape [{}], but norms of `{}` have that of [{}] with 1 for "
-                      "each dimension that they are over",
+  return {fmt::format("`{}` has the shape [{}], but norms of `{}` have the shape [{}] with 1 for "
+                      "each dimension that they are taken over",
                       norm.path(), fmt::join(norm.shape(), ", "), of.path(),
                       fmt::join(of.shape(), ", ")),
-          "the norm of all elements may have the shape []"};
+          "the norm of all elements may also have the shape []"};
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class TieMistakes {
       const std::string more =
           each.tensors == 1
               ? std::string()
-              : fmt::format("; {} tensors of the repeat have such a mistake", each.tensors);
+              : fmt::format("; {} tensors of the repeat have this mistake", each.tensors);
       diagnostics.Error(each.place, each.message + more, each.hint);
     }
   }
@@ -104,7 +104,7 @@ bool HasPathKey(const TensorSpec& spec) {
 }  // namespace
 
 void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics) {
-  diagnostics.Error(SpanOf(*spec.key), "a tensor with `tie` has the other tensor's `key`",
+  diagnostics.Error(SpanOf(*spec.key), "a tensor with `tie` uses the other tensor's `key`",
                     "remove one of the two");
 }
 

@@ -51,7 +51,7 @@ std::string RefusalOfJaxCall(const Program::PlacedCall& call) {
     return has_span ? "" : fmt::format("`low` {} is not below `high` {}", low, high);
   }
   if (!AreValidCutoffs(low, high)) {
-    return fmt::format("between the cut-offs {} and {} there are no or too few numbers", low, high);
+    return fmt::format("there are too few numbers between the cut-offs {} and {}", low, high);
   }
   return std::string(kJaxThreefry.refusal(JaxSamplerOf(call)));
 }

@@ -107,8 +107,8 @@ std::string RefusalOfCutOffs(double low, double high) {
   const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
   if (kept > 0.3) return {};
   return fmt::format(
-      "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers, here "
-      "{:.3g} %",
+      "the cut-offs must leave at least 30 % of the numbers, but leave {:.3g} %: PyTorch draws "
+      "fewer in another way",
       100 * kept);
 }
 
@@ -203,12 +203,12 @@ std::string TorchRefusal(const Tensor& tensor) {
           [](const Expression& e) { return RefusalOfProgram(*e.program); },
           [&](const Orthogonal& o) -> std::string {
             if (tensor.dtype() != DType::f32) {
-              return fmt::format("of {}, but PyTorch makes them in f32",
+              return fmt::format("of {}, but PyTorch generates them in f32",
                                  InfoOf(tensor.dtype()).name);
             }
             if (o.rows == 1 && std::popcount(o.columns) + 1 == std::ssize(tensor.shape()))
               return {};
-            return "PyTorch has the first dimension for the rows, and all others for the columns";
+            return "PyTorch uses the first dimension as rows and all others as columns";
           },
           [&](const Sparse&) -> std::string {
             if (tensor.shape()[0] < kLargestPermutation) return RefusalOfType(tensor);

@@ -82,7 +82,7 @@ class AutoLanguage : public ShardingLanguage {
                     InBytes(static_cast<int64_t>(training.memory / kCountedMemory)),
                     training.says_memory ? "" : " by default",
                     InBytes(static_cast<int64_t>(choice.cost.memory))),
-        "use a larger mesh, or fewer `tokens`; 5% of the memory is left for what is not counted");
+        "use a larger mesh, or fewer `tokens`; 5% of the memory is reserved for other data");
   }
 
   LanguageContext& context_;
@@ -100,8 +100,8 @@ std::unique_ptr<ShardingLanguage> ReadAuto(LanguageContext& context, const Langu
 extern const LanguageRow kAutoLanguage = {
     .name = "auto",
     .description =
-        "the sharding of all tensors that costs least in training, of the strategies that trainers "
-        "run",
+        "the sharding of all tensors that costs least in training, among strategies that trainers "
+        "can run",
     .is_word = true,
     .read = ReadAuto,
 };

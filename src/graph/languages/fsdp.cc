@@ -224,7 +224,7 @@ class FullyShardLanguage : public OnceLanguage {
     }
     if (is_sharded && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
       return ReportOnce(patterns_.all()[matches.front()].span,
-                        fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                        fmt::format("`{}` has {}, so there is no dimension {}", tensor.path,
                                     Count(std::ssize(tensor.shape), "dimension"), dimension));
     }
     return static_cast<size_t>(dimension);
@@ -247,7 +247,7 @@ class FullyShardLanguage : public OnceLanguage {
           fmt::format("`{}` ({}) does not divide the {} that rank {} has of dimension {} of `{}`, "
                       "and fully_shard of PyTorch refuses that for all but the first dimension",
                       AxesText(axes, mesh), parts, left, rank, dimension, tensor.path),
-          "use a multiple, or another of its dimensions under `dimensions`");
+          "use a multiple, or choose another dimension under `dimensions`");
     }
     return true;
   }
@@ -263,8 +263,8 @@ class FullyShardLanguage : public OnceLanguage {
 extern const LanguageRow kFsdpLanguage = {
     .name = "fsdp",
     .description =
-        "shards what is not sharded yet, by its largest dimension, the first of equals, over "
-        "`axis`, as FSDPv2 of PyTorch/XLA does",
+        "shards tensors that are not sharded yet, by their largest dimension (the first if equal), "
+        "over `axis`, like FSDPv2 of PyTorch/XLA",
     .is_word = true,
     .read = Read<FsdpLanguage>,
 };
@@ -272,8 +272,8 @@ extern const LanguageRow kFsdpLanguage = {
 extern const LanguageRow kFirstDivisibleLanguage = {
     .name = "first_divisible",
     .description =
-        "shards what is not sharded yet, by the first dimension that `axis` divides, as torchax "
-        "does",
+        "shards tensors that are not sharded yet, by the first dimension that `axis` divides, like "
+        "torchax",
     .is_word = true,
     .read = Read<FirstDivisibleLanguage>,
 };

@@ -70,7 +70,7 @@ class HaliaxLanguage : public ShardingLanguage {
       const std::vector<std::string> known(names.begin(), names.end());
       context_.Error(entry.name.span,
                      names.count(name) != 0
-                         ? fmt::format("no tensor has so many axes `{}` as {} needs", name,
+                         ? fmt::format("no tensor has as many axes `{}` as {} needs", name,
                                        Quote(entry.name.value))
                          : fmt::format("no tensor has the logical axis `{}`", name),
                      names.count(name) != 0 ? "remove it"
@@ -150,7 +150,7 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
 extern const LanguageRow kHaliaxLanguage = {
     .name = "haliax",
     .description =
-        "logical axes, each with mesh axes, in no order; `embed#2` is the second `embed` of a "
+        "logical axes, each with mesh axes, in any order; `embed#2` is the second `embed` of a "
         "tensor",
     .is_word = false,
     .read = ReadHaliax,

@@ -37,13 +37,12 @@ std::vector<std::string> Words() {
 std::string HintForWord(std::string_view word) {
   const std::string shipped = fmt::format("{}{}", kShippedShardings, word);
   if (FindShipped(shipped)) {
-    return fmt::format("the shipped sharding of that name is `include: [{}]`", shipped);
+    return fmt::format("use the shipped sharding of that name with `include: [{}]`", shipped);
   }
-  return DidYouMean(word, Words()) +
-         (Closest(word, Words()).empty()
-              ? "; the name of a file has a dot or a slash, and `shardinit list shardings` shows "
-                "what is shipped"
-              : "");
+  return DidYouMean(word, Words()) + (Closest(word, Words()).empty()
+                                          ? "; the name of a file has a dot or a slash, and "
+                                            "`shardinit list shardings` shows the shipped ones"
+                                          : "");
 }
 
 // Adds the languages of one value of `sharding`: a word, a mapping of languages, or a map of
@@ -66,12 +65,12 @@ class StackReader {
     } else if (value.IsScalar() && value.text.find_first_of("./") != value.text.npos) {
       context_.Error(value.span,
                      fmt::format("a file with a sharding names another one, {}", Quote(value.text)),
-                     "name that one instead, or write here what it says");
+                     "name that one instead, or copy its contents here");
     } else if (value.IsScalar()) {
       context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
                      HintForWord(value.text));
     } else if (!context_.building.diagnostics.HasErrors()) {
-      context_.Error(value.span, "nothing says how tensors are sharded",
+      context_.Error(value.span, "no sharding of tensors is given",
                      "remove `sharding`, or name a file, a word or a language");
     }
   }
@@ -84,14 +83,14 @@ class StackReader {
     });
     if (const Node::Entry* const uneven = map.FindEntry("uneven")) {
       if (stack_.uneven) {
-        context_.Error(uneven->key->span, "`uneven` stands in `sharding` already",
-                       "it is for all tensors: say it once");
+        context_.Error(uneven->key->span, "`uneven` is already in `sharding`",
+                       "it applies to all tensors: give it once");
       }
       stack_.uneven = context_.reader.ReadUneven(*uneven);
     }
     if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {
-      context_.Error(map.span, "nothing says how tensors are sharded",
-                     "write `uneven` beside languages or patterns, or at the top of the spec");
+      context_.Error(map.span, "no sharding of tensors is given",
+                     "write `uneven` next to languages or patterns, or at the top of the spec");
       return;
     }
     if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});

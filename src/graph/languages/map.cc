@@ -281,7 +281,7 @@ class MapLanguage : public ShardingLanguage {
       for (size_t d = 0; d < tensor.shape.size(); ++d) {
         notes.rules.push_back({d,
                                {pattern.value, text, {}, pattern.span},
-                               is_same ? "another pattern says the same" : ""});
+                               is_same ? "another pattern shards it in the same way" : ""});
       }
     });
   }

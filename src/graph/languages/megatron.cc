@@ -160,7 +160,7 @@ class MegatronLanguage : public OnceLanguage {
     if (experts_ == 0) return false;
     if (!experts_) {
       return ReportOnce(pattern.span,
-                        fmt::format("`{}` is of expert {}, and nothing says how many there are",
+                        fmt::format("`{}` is of expert {}, but the number of experts is unknown",
                                     tensor.path, expert),
                         "add `num_experts`, as in `{expert: \"**.experts.**\", num_experts: 8}`");
     }

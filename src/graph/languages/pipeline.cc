@@ -56,9 +56,9 @@ class PipelineLanguage : public OnceLanguage {
     if (const auto layer = LayerOf(tensor.path)) {
       if (*layer >= std::ssize(text_.ranks)) {
         return ReportOnce(text_.place,
-                          fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
-                                      text_.ranks.size()),
-                          "`count` says how many layers there are, of which the first is 0");
+                          fmt::format("`{}` belongs to layer {}, but `count` is {}", tensor.path,
+                                      *layer, text_.ranks.size()),
+                          "`count` is the number of layers, counted from 0");
       }
       ranks.insert(text_.ranks[static_cast<size_t>(*layer)]);
       why = fmt::format("layer {}", *layer);
@@ -66,7 +66,7 @@ class PipelineLanguage : public OnceLanguage {
     if (ranks.empty() && ends_.all().empty()) {
       if (const auto is_before = IsBeforeLayers(tensor.path)) {
         ranks.insert(*is_before ? text_.first_rank : text_.last_rank);
-        why = *is_before ? "in front of the layers" : "behind the layers";
+        why = *is_before ? "before the layers" : "after the layers";
       }
     }
     if (ranks.empty()) {
@@ -180,7 +180,7 @@ class PipelineReader {
     for (auto& pattern : patterns) {
       if (!pattern.value.ends_with(".*")) {
         context_.Error(pattern.span, fmt::format("{} does not end in `.*`", Quote(pattern.value)),
-                       "`layers` names what stands around a layer's tensors, as `model.layers.*`");
+                       "`layers` names the module of each layer, such as `model.layers.*`");
       }
       pattern.value += kLayerEnd.substr(2);
     }
@@ -251,8 +251,8 @@ class PipelineReader {
           if (!is_said || !is_other_said) continue;
           return context_.Error(
               map_.FindEntry(key)->key->span,
-              fmt::format("`{}` and `{}` exclude one another", key, other),
-              "`stages` says how many layers each stage has, as in `[9, 8, 8, 7]`");
+              fmt::format("`{}` and `{}` exclude each other", key, other),
+              "`stages` lists the number of layers of each stage, as in `[9, 8, 8, 7]`");
         }
       }
       return true;
@@ -276,14 +276,14 @@ class PipelineReader {
         return context_.Error(
             count->span, std::move(problem),
             fmt::format(
-                "say how many layers each has, as in `stages: [9, 8, 8, 7]`{}",
+                "list the number of layers of each, as in `stages: [9, 8, 8, 7]`{}",
                 says_ranks || counts.remainder || !leaves_some ? "" : ", or `remainder: first`"));
       }
       of_stage = *distributed;
     } else if (!written->IsSequence()) {
       return context_.Error(written->span,
                             fmt::format("`stages` takes a list, not {}", Describe(*written)),
-                            "list how many layers each stage has, as in `[9, 8, 8, 7]`");
+                            "list the number of layers of each stage, as in `[9, 8, 8, 7]`");
     } else if (std::ranges::any_of(written->entries, [](const Node::Entry& item) {
                  return item.value->IsSequence();
                })) {
@@ -318,7 +318,7 @@ class PipelineReader {
     for (size_t s = 0; s < written.entries.size(); ++s) {
       const Node& list = *written.entries[s].value;
       if (!list.IsSequence()) {
-        return context_.Error(list.span, "a list of stages is of numbers or of lists of layers");
+        return context_.Error(list.span, "a list of stages has either numbers or lists of layers");
       }
       for (const ExprPtr& expr :
            context_.reader.ReadExprList({map_.FindEntry("stages")->key, &list}, "a layer")) {
@@ -364,7 +364,7 @@ std::unique_ptr<ShardingLanguage> ReadPipeline(LanguageContext& context, const L
 
 extern const LanguageRow kPipelineLanguage = {
     .name = "pipeline",
-    .description = "layers by stages, over `axis`; beside languages that shard dimensions",
+    .description = "layers in stages, over `axis`; for use with languages that shard dimensions",
     .is_word = false,
     .read = ReadPipeline,
 };

@@ -84,9 +84,9 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   const std::string_view name =
       std::string_view(value.name).substr(value.name.rfind('.') + 1);  // npos + 1 is 0
   if (value.kind == PythonValue::kCall && name == "Partial") {
-    return context.Error(value.span,
-                         "a weight cannot be `Partial`: its parts would have to be added up",
-                         "a checkpoint holds values; place it by `Replicate()` or `Shard(…)`");
+    return context.Error(
+        value.span, "a weight cannot be `Partial`, because its parts would have to be added up",
+        "use `Replicate()` or `Shard(…)`");
   }
   const bool is_strided = name == "_StridedShard";
   if (value.kind != PythonValue::kCall || !(is_strided || name == "Shard" || name == "Replicate")) {
@@ -128,7 +128,7 @@ std::optional<std::vector<DimensionPartition>> DimensionsOf(
     const int64_t d = placement.dimension < 0 ? placement.dimension + rank : placement.dimension;
     if (d < 0 || d >= rank) {
       return context.Error(placement.span,
-                           fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                           fmt::format("`{}` has {}, so there is no dimension {}", tensor.path,
                                        Count(rank, "dimension"), placement.dimension));
     }
     axes[static_cast<size_t>(d)].push_back(static_cast<int>(a));

@@ -95,7 +95,7 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
     if (!of_tensor.insert(name.value).second) {
       building_.diagnostics.Error(
           name.span,
-          fmt::format("`{}` is the name of two axes, which Flax's rules refuse", name.value),
+          fmt::format("`{}` is the name of two axes, which Flax's rules reject", name.value),
           fmt::format("rename one of them and give it a rule, or use `sharding: {{haliax: {{{0}: "
                       "AXIS, {0}#2: AXIS}}}}`",
                       name.value));
@@ -127,7 +127,7 @@ Explanation::TriedRule RuleLanguage::Explain(const RuleTrial& trial,
            rule.logical.span},
           trial.taken < 0 ? ""
                           : fmt::format("{} {}", mesh_.axes[static_cast<size_t>(trial.taken)],
-                                        is_pinned ? "says which ranks hold the tensor"
+                                        is_pinned ? "already determines which ranks hold the tensor"
                                                   : "shards another dimension already")};
 }
 
@@ -175,7 +175,7 @@ std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const L
     rules.push_back({context.reader.ReadAxisName(logical, "logical axis"),
                      context.reader.ReadMeshAxisList(axes)});
   }
-  if (list.entries.empty()) context.Error(list.span, "there is no rule", std::string(kForm));
+  if (list.entries.empty()) context.Error(list.span, "`rules` is empty", std::string(kForm));
   const bool is_wrong = context.building.Reported() != before;
   return std::make_unique<RuleLanguage>(context.building, context.mesh, std::move(rules), is_wrong,
                                         keeps_others);

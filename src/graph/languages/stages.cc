@@ -39,7 +39,7 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
     if (of.in_last) sizes.back() = *of.in_last;
   }
   if (of.ranks > 1 && between == 0 && of.rounds > 1) {
-    *problem = "Megatron-core has no virtual stages where the layers of both of 2 ranks are given";
+    *problem = "Megatron-core has no virtual stages if the layers of both of 2 ranks are given";
     return {};
   }
   std::vector<int64_t> counts;

@@ -108,7 +108,7 @@ std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath
   const std::string closest = Closest(WithoutNumbers(pattern), paths);
   if (!closest.empty() || paths.size() <= kMostListed)
     return DidYouMean(WithoutNumbers(pattern), paths);
-  return fmt::format("paths are such as {}", Quote(paths[0]));
+  return fmt::format("paths look like {}", Quote(paths[0]));
 }
 
 }  // namespace shardinit

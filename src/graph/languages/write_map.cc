@@ -118,8 +118,8 @@ std::string WriteShardingMap(const InitGraph& graph) {
   for (const Tensor& tensor : tensors) {
     if (!IsWritable(tensor, graph.mesh)) {
       throw Error(ExitCode::kRefused,
-                  fmt::format("`{}` is sharded as {}, and a map has no stages, uneven segments or "
-                              "axes one after the other",
+                  fmt::format("`{}` is sharded as {}, but a map cannot express stages, uneven "
+                              "segments or axes one after the other",
                               tensor.path(), InText(tensor.partition(), graph.mesh)));
     }
     for (size_t d = 0; d < tensor.shape().size(); ++d) {

@@ -105,7 +105,7 @@ class MeshBinder {
     } else if (std::string misfit = MisfitOf(*order, mesh_); !misfit.empty()) {
       Error(
           devices.order.span, std::move(misfit),
-          fmt::format("{}`slices` says how many parts of an axis are on different slices; for "
+          fmt::format("{}`slices` is the number of parts of an axis on different slices; for "
                       "another mesh, `--set mesh.devices=row_major`",
                       order->has_shape ? "the axes other than of size 1 must be these two; " : ""));
     } else {
@@ -119,7 +119,7 @@ class MeshBinder {
     for (const auto& id : devices.ids) {
       const auto [known, is_new] = places.emplace(id.value, &id.span);
       if (!is_new) {
-        Error(id.span, fmt::format("device {} has two places", id.value));
+        Error(id.span, fmt::format("device {} is at two places", id.value));
         building_.diagnostics.Note(*known->second, "the first one");
         return;
       }

@@ -212,7 +212,7 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
                          mesh_.axes[pin.axis], d, tensor.path(),
                          expert < 0 ? "stage" : fmt::format("expert {}", expert),
                          fmt::join(pin.indices, ", ")),
-             "a mesh axis either shards a tensor or says which ranks hold it");
+             "a mesh axis can either shard a tensor or determine which ranks hold it");
     }
   }
   return fits;

@@ -238,7 +238,7 @@ class TrainingBinder {
       if (!said_.insert(axis).second) {
         building_.diagnostics.Error(
             name.span, fmt::format("`training` names mesh axis `{}` twice", name.value),
-            "it is of one kind: `batch`, `expert` or `computation`");
+            "an axis is of one kind: `batch`, `expert` or `computation`");
         continue;
       }
       axis->use = as;
@@ -255,7 +255,7 @@ class TrainingBinder {
       building_.diagnostics.Error(
           SpanOf(*named.value),
           fmt::format("the bandwidth of `{}` is {} bytes a second", named.name.value, *value),
-          "it is at least 1; such as 50e9");
+          "use at least 1, such as 50e9");
       return;
     }
     axis->bandwidth = *value;

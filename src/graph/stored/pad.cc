@@ -40,7 +40,7 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
       return ViewProblem{fmt::format("dimension {} of `{}` ({}) has segments, which padding at its "
                                      "end does not make equal",
                                      d, tensor->path(), extent),
-                         "pad what it is made of, in a layout, or use `uneven: chunk`"};
+                         "pad its parts in a layout, or use `uneven: chunk`"};
     }
     int64_t to = 0;
     if (__builtin_mul_overflow(CeilDiv(extent, divisor), divisor, &to)) {
@@ -58,7 +58,7 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
   }
   if (DepthOf(root) > kMaxViewDepth) {
     return ViewProblem{
-        fmt::format("with padding the view of `{}` has more than {} operations one in another",
+        fmt::format("with padding the view of `{}` has more than {} nested operations",
                     tensor->path(), kMaxViewDepth),
         ""};
   }

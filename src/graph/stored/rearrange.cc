@@ -118,7 +118,7 @@ Viewed Rearrangement::ArrangementOf(std::string_view path) {
   const std::vector<Tensor>& logical = from_.logical();
   const auto it =
       std::ranges::find_if(logical, [&](const Tensor& tensor) { return tensor.path() == path; });
-  if (it == logical.end()) ThrowCannot(path, "the checkpoint does not have it");
+  if (it == logical.end()) ThrowCannot(path, "it is not in the checkpoint");
   const auto at = static_cast<size_t>(it - logical.begin());
   Viewed viewed;
   viewed.name = path;

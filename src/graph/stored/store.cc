@@ -159,7 +159,7 @@ class Storer {
       if (lowered->viewed.pins_in_doubt) {
         diagnostics_.Error(
             leaf.place, fmt::format("the tensors of `{}` are on different stages", tensor.path()),
-            "say with `stage` which ranks hold it; `stage: null` means all");
+            "set `stage` to choose the ranks that hold it; `stage: null` means all");
         return;
       }
     }
@@ -173,7 +173,7 @@ class Storer {
             leaf.place,
             fmt::format("the tensors of `{}` are sharded in different ways along its dimension {}",
                         tensor.path(), doubt - in_doubt.begin()),
-            "say with `axes` or `shard` how it is sharded");
+            "set `axes` or `shard` to choose its sharding");
         return;
       }
     }
@@ -317,7 +317,7 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
   for (size_t g = 0; g < omits.size(); ++g) {
     if (omits[g]) continue;
     diagnostics.Error(layout.omit[g].span,
-                      fmt::format("`omit` names `{}`, but layout `{}` leaves out no such tensor",
+                      fmt::format("`omit` names `{}`, but layout `{}` stores all such tensors",
                                   layout.omit[g].value, name.value));
   }
   if (missing.empty()) return;
@@ -327,16 +327,16 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
   if (!held) {
     diagnostics.Error(name.span,
                       fmt::format("the {} pieces of `{}` in layout `{}` overlap in too many ways "
-                                  "to tell whether they hold all of it",
+                                  "to check whether they cover it",
                                   of.size(), tensor.path(), name.value),
                       "store it from fewer slices, or list it under `omit`");
     return;
   }
-  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path());
+  std::string what = fmt::format("layout `{}` stores nothing of `{}`", name.value, tensor.path());
   if (*held > 0) {
     int64_t stored_elements = 0;
     for (const Piece* piece : of) stored_elements += piece->elements();
-    what = fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, *held,
+    what = fmt::format("layout `{}` stores {} of the {} elements of `{}`{}", name.value, *held,
                        tensor.elements(), tensor.path(),
                        stored_elements > *held ? ", some of them twice" : "");
   }

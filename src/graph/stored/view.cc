@@ -98,12 +98,11 @@ bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments&
   int64_t elements = 0;
   for (const Viewed& viewed : of) {
     if (!FitsAlong(axis, shape, ShapeOf(viewed))) {
-      return Wrong(
-          problem, -1,
-          fmt::format("`{}` along axis {} needs shapes that are equal but for that axis, but "
-                      "`{}` is {} and `{}` {}",
-                      name, axis, of.front().name, Text(shape), viewed.name,
-                      Text(ShapeOf(viewed))));
+      return Wrong(problem, -1,
+                   fmt::format("`{}` along axis {} needs shapes that differ only in that axis, but "
+                               "`{}` is {} and `{}` {}",
+                               name, axis, of.front().name, Text(shape), viewed.name,
+                               Text(ShapeOf(viewed))));
     }
     if (__builtin_add_overflow(elements, ElementCount(ShapeOf(viewed)), &elements)) {
       return Wrong(problem, -1, "this tensor has more than 2^63 - 1 elements");
@@ -182,7 +181,7 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
   }
   if (!fits || elements != ElementCount(before)) {
     return Wrong(problem, 0,
-                 fmt::format("`{}` is {}, which has {} elements, and so cannot be {}", in.name,
+                 fmt::format("`{}` is {}, which has {} elements, so it cannot be {}", in.name,
                              Text(before), ElementCount(before), Text(shape)));
   }
   Viewed out{
@@ -261,8 +260,8 @@ const std::vector<ViewOperation>& ViewOperations() {
       {"stack", "tensors of one shape along a new dimension", {kAxis}, true, ApplyStack},
       {"concat", "one tensor after another along a dimension", {kAxis}, true, ApplyConcat},
       {"interleave",
-       "tensors along a dimension, a part of each in turn",
-       {kAxis, {"groups", "into how many parts each is divided", kInteger, {}}},
+       "tensors along a dimension, interleaved in parts",
+       {kAxis, {"groups", "the number of parts of each tensor", kInteger, {}}},
        true,
        ApplyInterleave},
       {"transpose",
@@ -284,7 +283,7 @@ const std::vector<ViewOperation>& ViewOperations() {
        "a part of a dimension",
        {kAxis,
         {"start", "its first index", kInteger, int64_t{0}},
-        {"stop", "the index behind its last", kInteger, {}}},
+        {"stop", "the index after its last", kInteger, {}}},
        false,
        ApplySlice},
   };
@@ -306,7 +305,7 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
   auto out = operation.apply(std::move(of), arguments, budget, problem);
   if (out && *budget <= 0) {
     return Wrong(problem, -1, fmt::format("the layout falls into more than {} pieces", kMaxPieces),
-                 "reshape along the boundaries of what is concatenated or padded");
+                 "reshape along the boundaries of concatenated or padded tensors");
   }
   return out;
 }

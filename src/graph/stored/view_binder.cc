@@ -74,7 +74,7 @@ std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* no
     return diagnostics_.Error(
         spec.span, fmt::format("`modules` has no tensor `{}`", path),
         is_listed ? DidYouMean(path, paths)
-                  : "leave out what is stored of it, with `when: false` beside its `from`");
+                  : "leave the stored tensor out, with `when: false` next to its `from`");
   }
   const Tensor& tensor = (*drawn_)[it->second];
   if (first_ == nullptr) first_ = &tensor;
@@ -101,8 +101,8 @@ std::optional<Viewed> ViewBinder::LowerOperation(const ViewSpec& spec, int depth
                               DidYouMean(name.value, NamesOf(ViewOperations())));
   }
   if (depth == kMaxViewDepth) {
-    return diagnostics_.Error(
-        name.span, fmt::format("more than {} operations within one another", kMaxViewDepth));
+    return diagnostics_.Error(name.span,
+                              fmt::format("more than {} nested operations", kMaxViewDepth));
   }
   if (!node->operation->many && (spec.is_list || spec.loop)) {
     return diagnostics_.Error(name.span,

@@ -67,13 +67,12 @@ bool WarnOfPair(const std::optional<HeadCount>& heads, const std::optional<HeadC
   for (int64_t n = 1; n <= std::min<int64_t>(heads->value, 4096); ++n) {
     if (heads->value % n == 0) divisors.push_back(n);
   }
-  context.Warn(
-      kv_heads->span,
-      fmt::format("`{}` is {}, which `{}`, {}, does not divide", heads->name, heads->value,
-                  kv_heads->name, kv_heads->value),
-      fmt::format("each KV head serves as many query heads: {} divide {}; give what is no number "
-                  "of heads another name",
-                  fmt::join(divisors, ", "), heads->value));
+  context.Warn(kv_heads->span,
+               fmt::format("`{}` is {}, which `{}`, {}, does not divide", heads->name, heads->value,
+                           kv_heads->name, kv_heads->value),
+               fmt::format("each KV head must serve the same number of query heads: {} divide {}; "
+                           "rename a variable that is not a head count",
+                           fmt::join(divisors, ", "), heads->value));
   return true;
 }
 

@@ -103,12 +103,13 @@ void WarnOfIdleMeshAxes(const WarningContext& context) {
     if (size == 1) continue;
     std::vector<std::string> all = batch;
     all.push_back(axis.name.value);
-    context.Warn(axis.name.span,
-                 fmt::format("mesh axis `{}` shards nothing: the {} ranks along it hold the same",
-                             axis.name.value, size),
-                 fmt::format("shard a dimension with it, or say that it divides the batch alone: "
-                             "`training: {{batch: [{}]}}`",
-                             fmt::join(all, ", ")));
+    context.Warn(
+        axis.name.span,
+        fmt::format("mesh axis `{}` shards nothing: the {} ranks along it hold the same boxes",
+                    axis.name.value, size),
+        fmt::format("shard a dimension with it, or declare that it only divides the batch: "
+                    "`training: {{batch: [{}]}}`",
+                    fmt::join(all, ", ")));
   }
 }
 

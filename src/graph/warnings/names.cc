@@ -26,11 +26,11 @@ void WarnOfUnused(std::string_view kind, const std::vector<Named<T>>& named,
     const auto& [name, span] = each.name;
     if (!context.IsOwn(span) || used.count(name) != 0) continue;
     const std::string closest = Closest(name, included);
-    context.Warn(span, fmt::format("nothing uses the {} `{}`", kind, name),
-                 closest.empty()
-                     ? "remove it, or use it"
-                     : fmt::format("did you mean `{}`, which an included file has? else remove it",
-                                   closest));
+    context.Warn(
+        span, fmt::format("nothing uses the {} `{}`", kind, name),
+        closest.empty()
+            ? "remove it, or use it"
+            : fmt::format("did you mean `{}` of an included file? Otherwise remove it", closest));
   }
 }
 
@@ -75,9 +75,10 @@ void WarnOfLoneAxes(const WarningContext& context) {
     if (meant == uses.axes.end()) continue;
     context.Warn(
         places[0],
-        fmt::format("the logical axis `{}` is here alone, and in no rule; `{}` is in {} places",
-                    name, meant->first, meant->second.size()),
-        fmt::format("did you mean `{}`? else give `{}` a rule, `null` if it stays whole",
+        fmt::format(
+            "the logical axis `{}` is only used here, and has no rule; `{}` is in {} places", name,
+            meant->first, meant->second.size()),
+        fmt::format("did you mean `{}`? Otherwise give `{}` a rule, `null` if it stays whole",
                     meant->first, name));
   }
 }

@@ -225,15 +225,16 @@ double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* nu
 std::string HintForMeant(const Distribution& distribution) {
   if (const auto* n = std::get_if<Normal>(&distribution)) {
     return fmt::format(
-        "if it is meant, `{{expr: \"{}normal() * {}\"}}` has such values, but for rounding",
+        "if this is intended, `{{expr: \"{}normal() * {}\"}}` has such values, except for rounding",
         n->mean == 0 ? "" : fmt::format("{} + ", n->mean), n->std);
   }
   if (const auto* u = std::get_if<Uniform>(&distribution)) {
     return fmt::format(
-        "if it is meant, `{{expr: \"{} + uniform() * {}\"}}` has such values, but for rounding",
+        "if this is intended, `{{expr: \"{} + uniform() * {}\"}}` has such values, except for "
+        "rounding",
         u->low, u->high - u->low);
   }
-  return "if it is meant, `-q` leaves warnings out";
+  return "if this is intended, `-q` hides warnings";
 }
 
 std::optional<UnusualValues> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
@@ -273,7 +274,7 @@ std::optional<UnusualValues> RoundingOf(const Tensor& tensor) {
   const std::string written = number == 0 ? "zeros" : fmt::format("{{constant: {}}}", number);
   return UnusualValues{fmt::format("are {}: in {}, {:.3g} % of them become {}",
                                    InText(tensor.distribution()), info.name, 100 * part, number),
-                       fmt::format("choose {}, or write `{}` if that is meant",
+                       fmt::format("choose {}, or write `{}` if that is intended",
                                    number == 0 ? "a dtype with smaller numbers, such as bf16"
                                                : "a dtype with more digits, such as f32",
                                    written)};
