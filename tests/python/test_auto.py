@@ -271,7 +271,7 @@ def test_auto_requires_experts_per_token(tmp_path):
     assert result.returncode == 0 and "cost" not in json.loads(result.stdout)
     result = run_tool("plan", spec, "--sharding", "auto")
     assert result.returncode == 2
-    assert "does not say to how many experts a token goes" in result.stderr
+    assert "does not define how many experts process a token" in result.stderr
     assert "training: {experts_per_token: 2}" in result.stderr
     spec.write_text(MIXTURE + "training: {experts_per_token: 2, tokens: 4}\n")
     assert planned_cost(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
@@ -359,7 +359,7 @@ def test_cost_counts_tokens_sent_to_pinned_experts(tmp_path):
     explained = json.loads(run_tool("explain", "--json", spec, "layers.1.experts.5.up", "--sharding", "auto").stdout)
     assert {a["partition"] for a in explained["alternatives"]} >= {"[-, -] on expert 2", "[-, -]", "[expert, -]"}
     result = run_tool("plan", spec, "--sharding", "auto", "--write", tmp_path / "map.yaml")
-    assert result.returncode == 5 and "a map has no stages" in result.stderr
+    assert result.returncode == 5 and "a map cannot express stages" in result.stderr
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}, auto]\n')
     assert planned_cost(spec) == hand
 

@@ -59,7 +59,7 @@ def test_planning_commands_draw_no_values(command, spec):
 def test_explain_and_graph_print_a_least_stream_position(spec):
     path = spec(TRUNCATED)
     text = run_ok("explain", path, "after").stdout
-    assert f"{LEAST:,} words of the stream before at least: truncated normal numbers" in text
+    assert f"{LEAST:,} words of the stream before at least; truncated normal numbers" in text
     assert run_json("explain", path, "after")["key"] == {"least_position": LEAST, "place": None}
     keys = {tensor["path"]: tensor["key"] for tensor in run_json("graph", path)["logical"]}
     assert keys == {"before": {"position": 0}, "large": {"position": 1016}, "after": {"least_position": LEAST},

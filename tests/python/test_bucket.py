@@ -507,7 +507,7 @@ def test_rank_from_a_changed_source_is_a_conflict(object_store, tmp_path):
     run_ok("gen", "source.yaml", "-o", "other", "--set", "seed=5", cwd=tmp_path)
     (tmp_path / "source").rename(tmp_path / "old"), (tmp_path / "other").rename(tmp_path / "source")
     done = tool(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
-    assert done.returncode == 4 and "made from sources that had other elements" in done.stderr
+    assert done.returncode == 4 and "made from sources with different elements" in done.stderr
 
 
 def test_reshard_into_a_bucket_equals_a_local_copy(specs, object_store, tmp_path):
@@ -558,7 +558,7 @@ def test_convert_into_a_bucket_rejects_another_source(object_store, tmp_path):
         if not name.endswith("plan.json"):
             object_store.remove(name)
     done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
-    assert done.returncode == 4 and "with values from elsewhere" in done.stderr
+    assert done.returncode == 4 and "but values from another source" in done.stderr
     ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
     assert_is(object_store, tmp_path / "local")
 
@@ -618,7 +618,7 @@ def test_region_is_learned_from_the_store(object_store, specs):
 def test_missing_bucket_is_an_error(object_store, specs):
     for words in (["gen", "one.yaml", "-o"], ["status"], ["verify"], ["finalize"]):
         done = tool(object_store, *words, "s3://nowhere/x", folder=specs)
-        assert done.returncode == 2 and "404 NoSuchBucket" in done.stderr and "make the bucket first" in done.stderr
+        assert done.returncode == 2 and "404 NoSuchBucket" in done.stderr and "create the bucket first" in done.stderr
 
 
 def test_gen_into_a_bucket_needs_little_memory_and_no_disk(object_store, tmp_path):
@@ -1182,7 +1182,7 @@ def test_gen_rejects_files_of_a_checkpoint_without_plan_json(name, specs, object
     object_store.put("models/a/" + name, b"x")
     done = tool(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
     assert (
-        done.returncode == 4 and f"`{URL}/{name}` exists without the plan.json that says which plan" in done.stderr
+        done.returncode == 4 and f"`{URL}/{name}` exists without the plan.json that identifies its plan" in done.stderr
     ), done
     assert object_store.names() == ["models/a/" + name]
     object_store.remove("models/a/" + name)

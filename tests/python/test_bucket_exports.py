@@ -198,7 +198,7 @@ def test_another_export_conflicts_and_changes_no_object(exports, object_store):
     # Any other content is left alone, too.
     object_store.put("models/b/notes.txt", b"mine")
     done = tool(object_store, *command("dcp"), "-o", "s3://bucket/models/b", folder=exports)
-    assert done.returncode == 4 and "is not empty, and holds something else" in done.stderr
+    assert done.returncode == 4 and "is not empty, and contains something else" in done.stderr
     assert stored(object_store, "models/b") == {"notes.txt": b"mine"}
     ok(object_store, "gen", "one.yaml", "-o", "s3://bucket/models/c", "--ranks", "0", folder=exports)
     before = stored(object_store, "models/c")
@@ -299,10 +299,10 @@ def test_verify_reports_damaged_and_foreign_objects(exports, object_store):
     done = tool(object_store, "verify", URL)
     assert done.returncode == 1
     for words in ("params.square/0.0: square has other data than was written (bytes 0 to 719999 of the file)",
-                  "params.square/9.9: does not belong to the export", "_METADATA: has 2 bytes, but the record says",
+                  "params.square/9.9: does not belong to the export", "_METADATA: has 2 bytes, but the record lists",
                   "README: is foreign: does not belong to the export"):
         assert words in done.stderr, (words, done.stderr)
-    assert "run the command again that wrote them" in done.stderr
+    assert "rerun the command that wrote them" in done.stderr
 
 
 def test_export_conflicts_with_objects_of_another_size(object_store, tmp_path):
@@ -577,7 +577,7 @@ def test_export_into_a_bucket_reports_an_interrupt_and_resumes(exports, object_s
     object_store.faults = faults
     process = begin(object_store, *command("dcp"), "-o", URL, folder=exports)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == -15 and "interrupted; files that are done stay" in errors
+    assert process.returncode == -15 and "interrupted; finished files are kept" in errors
     object_store.faults = None
     ok(object_store, *command("dcp"), "-o", URL, folder=exports)
     assert_is(object_store, exports / "dcp")
@@ -625,7 +625,7 @@ def test_convert_to_dcp_in_a_bucket_rejects_another_source(object_store, tmp_pat
     assert_is(object_store, tmp_path / "local")
     assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
     done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
-    assert done.returncode == 4 and "holds this export with values from another source" in done.stderr
+    assert done.returncode == 4 and "this export with values from another source" in done.stderr
     # A file without its receipt is compared, since it could come from other elements.
     object_store.remove("models/a/" + RECORD)
     object_store.remove("models/a/" + NOTES + "share-00000")
@@ -635,7 +635,7 @@ def test_convert_to_dcp_in_a_bucket_rejects_another_source(object_store, tmp_pat
     model.write_bytes(kept.replace(np.float32(1).tobytes(), np.float32(3).tobytes()))
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
     done = tool(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
-    assert done.returncode == 4 and ("had other elements" in done.stderr or "from elsewhere" in done.stderr), done
+    assert done.returncode == 4 and ("different elements" in done.stderr or "from another source" in done.stderr), done
     model.write_bytes(kept)
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
     ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
@@ -652,7 +652,7 @@ def test_parts_from_a_changed_source_are_a_conflict(object_store, tmp_path):
         safetensors.numpy.save_file({"w": np.full((8, 4), value, np.float32)}, tmp_path / "base/model.safetensors")
         done = tool(object_store, *words, "--ranks", ranks, folder=tmp_path)
         assert done.returncode == (4 if value == 2 else 0), done
-    assert "was made of `w` of source `base` with SHA-256" in done.stderr
+    assert "was made from `w` of source `base` with SHA-256" in done.stderr
     assert RECORD not in stored(object_store) and ".metadata" not in stored(object_store)
 
 
@@ -709,7 +709,7 @@ def test_export_rejects_object_names_over_1024_bytes(exports, object_store, tmp_
 def test_unsupported_urls_are_rejected_without_a_request(exports, object_store):
     for words in (["gen", URL, "-o", "x"], ["program", URL, "-o", "x"]):
         done = tool(object_store, *words, folder=exports)
-        assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
+        assert done.returncode == 2 and "can only name a folder of tensors" in done.stderr, done
     done = tool(object_store, *command("dcp"), "-o", "gs://bucket/x", folder=exports)
     assert done.returncode == 2 and "shardinit supports only `s3://` stores" in done.stderr
     assert object_store.log == [] and not (exports / "x").exists()
@@ -745,7 +745,7 @@ def test_object_completed_first_by_another_writer_is_compared(differs, of_spec, 
     if differs == "nothing":
         assert met and done.returncode == 0 and RECORD in stored(object_store), done
         return
-    assert met and done.returncode == 4 and "was made from sources that had other elements" in done.stderr, done
+    assert met and done.returncode == 4 and "was made from sources with different elements" in done.stderr, done
     assert RECORD not in stored(object_store)
 
 

@@ -96,7 +96,7 @@ def test_specs_read_sources_in_buckets(folders, object_store, tmp_path):
     assert tree_of(tmp_path / "again") == tree_of(tmp_path / "local")
     done = tool(object_store, "gen", "sourced.yaml", "--source", "old=s3://bucket/none", "-o", tmp_path / "none",
                 folder=folders)
-    assert done.returncode == 2 and "`s3://bucket/none` is not a checkpoint and holds no" in done.stderr, done
+    assert done.returncode == 2 and "`s3://bucket/none` is not a checkpoint and contains no" in done.stderr, done
     done = tool(object_store, "gen", "sourced.yaml", "--source", "old=gs://bucket/x", "-o", tmp_path / "none",
                 folder=folders)
     assert done.returncode == 2 and "shardinit supports only `s3://` stores" in done.stderr, done
@@ -238,10 +238,10 @@ def test_convert_explains_what_is_wrong_in_a_bucket(folders, object_store, tmp_p
     assert done.returncode == 2 and "is unfinished: rank 0 is missing" in done.stderr, done
     # A file of a checkpoint is not a source of other tensors.
     done = tool(object_store, "convert", f"{URL}/ranks/rank-00000.h5", *words)
-    assert done.returncode == 2 and "is not a checkpoint and holds no" in done.stderr, done
+    assert done.returncode == 2 and "is not a checkpoint and contains no" in done.stderr, done
     for words in (["validate", URL], ["gen", URL, "-o", "x"], ["explain", URL, "w"]):
         done = tool(object_store, *words)
-        assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
+        assert done.returncode == 2 and "can only name a folder of tensors" in done.stderr, done
     # Objects that represent folders, as stores' consoles create them, are ignored.
     object_store.reset()
     put(object_store, folders / "safetensors")
@@ -303,4 +303,4 @@ def test_ranks_of_a_replaced_object_are_a_conflict(form, folders, object_store, 
     data[-1] ^= 1
     object_store.put("models/in/model.safetensors", bytes(data))
     done = tool(object_store, *words, "1")
-    assert done.returncode == 4 and "values from elsewhere" in done.stderr, done
+    assert done.returncode == 4 and "values from another source" in done.stderr, done

@@ -214,7 +214,7 @@ def test_norms_of_a_tensor_outside_the_model_are_an_error(norm, then):
         shardinit.capture.torch(Scaled)
     (path, why), = error.value.problems.items()  # The engine draws the numbers of only one of the two.
     other = {"scale": "weight", "weight": "scale"}[path]
-    assert f" at {__file__}:" in why and (path == "scale" or f"are also those of `{other}`" in why)
+    assert f" at {__file__}:" in why and (path == "scale" or f"are also in `{other}`" in why)
 
 
 def test_captured_constants_have_the_models_bits(pair):

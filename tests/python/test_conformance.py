@@ -101,7 +101,7 @@ def test_conformance_compares_every_digit_of_an_element(digits, tmp_path):
 
 def test_conformance_reads_standard_input():
     result = run_tool("conformance", "-", stdin=None, input=conformance.PATH.read_text())
-    assert result.returncode == 0 and "all as they should be" in result.stdout
+    assert result.returncode == 0 and "all as expected" in result.stdout
 
 
 @like_torch_cpu()
@@ -119,7 +119,7 @@ def test_conformance_checks_an_engine_without_known_answers(tmp_path):
         vectors.append({"name": f"torch {number}", "engine": "torch_cpu/2.13/avx2", "seed": 7, "path": "w",
                         "key": {"position": 100 + 120 * number}, "dtype": "f32", "global_shape": shape, "init": init,
                         "offset": [0] * len(shape), "shape": shape, "bits": " ".join(f"{word:08x}" for word in words)})
-    assert check(tmp_path, vectors).stdout.startswith("2 vectors, 170 elements: all as they should be")
+    assert check(tmp_path, vectors).stdout.startswith("2 vectors, 170 elements: all as expected")
 
 
 def changed(**members):
@@ -133,13 +133,13 @@ def changed(**members):
     (changed(init={"normal": {"mean": 0, "std": -1}}), "the `init` of `f16_normal`: "),
     (changed(init={"normal": {"mean": 0}}), "key 'std' not found"),
     (changed(init={"expr": {"text": "i0 +"}}), "its expression is wrong, or is not written as this tool writes it"),
-    (changed(init={"source": {"source": "a", "tensor": "b", "index": []}}), "its elements are those of other tensors"),
+    (changed(init={"source": {"source": "a", "tensor": "b", "index": []}}), "its elements come from other tensors"),
     (changed(init={"expr": {"text": "source(\"a\", \"b\", i0)"}}), "expr"),
     (changed(init={"norms": {"of": "a"}}), "no tensor is `a`"),
     (changed(init={"norms": {"of": "a"}}, tensors=[{"path": "a", "dtype": "f32", "global_shape": [40],
                                                     "init": {"normal": {"mean": 0, "std": 1}}}]),
      "its elements come from other tensors; such answers belong in the list `vectors_of_tensors`"),
-    (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
+    (changed(**THREE, init={"parts": PARTS}), "its elements come from other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
      "a part has the elements of a file, or norms, which only whole tensors have"),
     (changed(**SIX, init={"parts": {"axis": 0,
@@ -150,8 +150,8 @@ def changed(**members):
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
     (changed(shape=[41]), "`shape` [41] at `offset` [0] is not a box of `global_shape` [40]"),
     (changed(offset=[1]), "`shape` [40] at `offset` [1] is not a box of `global_shape` [40]"),
-    (changed(offset=[-1]), "`shape` [40] from `offset` [-1] on is no box"),
-    (changed(offset=[0, 0], shape=[1, 1]), "`shape` [1, 1] from `offset` [0, 0] on is no box"),
+    (changed(offset=[-1]), "`shape` [40] at `offset` [-1] is not a box"),
+    (changed(offset=[0, 0], shape=[1, 1]), "`shape` [1, 1] at `offset` [0, 0] is not a box"),
     (changed(global_shape=[2**62, 2**62]), "cannot have the shape"),
     (changed(bits="3c00 bc00"), "`bits` has 2 elements, but `shape` [40] has 40"),
     (changed(bits="3c00  bc00"), "element 1 of `bits` is ``, but f16 has 4 hexadecimal digits"),
@@ -173,7 +173,7 @@ def test_conformance_rejects_invalid_vectors(vectors, message, tmp_path):
     result = check(tmp_path, vectors, [OF_TENSORS["source as f32"]])  # Each list is numbered separately.
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: " in result.stderr
-    assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
+    assert "hint: write it like `shardinit conformance --vectors`" in result.stderr
 
 
 def of_tensors(name, **members):
@@ -243,7 +243,7 @@ def test_conformance_rejects_invalid_source_tensors(vectors, message, tmp_path):
     result = check(tmp_path, [VECTORS["normal 0"]], vectors)
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: number" in result.stderr
-    assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
+    assert "hint: write it like `shardinit conformance --vectors`" in result.stderr
 
 
 def test_conformance_rejects_an_index_out_of_range(tmp_path):
@@ -298,5 +298,4 @@ def test_drawn_parts_use_consecutive_numbers(tmp_path):
               "init": {"parts": {"axis": 0, "of": parts}}, "offset": [0], "shape": [10], "tensors": []}
     bits = conformance.bits_of(answer)
     assert len(set(bits.split())) == 10
-    assert check(tmp_path, [], [answer | {"bits": bits}]).stdout.startswith("1 vector, 10 elements: all as they should "
-                                                                            "be")
+    assert check(tmp_path, [], [answer | {"bits": bits}]).stdout.startswith("1 vector, 10 elements: all as expected")

@@ -124,7 +124,7 @@ def test_convert_of_ranks_from_another_source_is_a_conflict(tmp_path, form):
     other.mkdir()
     (other / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     result = run_tool("convert", other, *arguments, "--ranks", "4-7")
-    assert result.returncode == 4 and "was begun from another source" in result.stderr, result
+    assert result.returncode == 4 and "was started from another source" in result.stderr, result
     result = run_tool("convert", folder, *arguments, "--dtype", "bf16", "--ranks", "4-7")
     assert result.returncode == 4 and "with other options" in result.stderr, result
     assert tree_of(tmp_path / "out.parts") == before
@@ -155,7 +155,7 @@ def test_convert_detects_another_source_by_name_size_or_time(tmp_path, form):
         name.write_bytes(content)
         os.utime(name, ns=(time, at))
         result = run_tool(*arguments, "--ranks", "4-7")
-        assert result.returncode == 4 and "was begun from another source" in result.stderr, (name, at, result)
+        assert result.returncode == 4 and "was started from another source" in result.stderr, (name, at, result)
         name.rename(file)
     file.write_bytes(data)
     os.utime(file, ns=(time, time))
@@ -279,7 +279,7 @@ def test_convert_leaves_a_foreign_parts_folder_alone(tmp_path, form):
         (parts / name).parent.mkdir(parents=True, exist_ok=True)
         (parts / name).write_text("hi\n")
         result = run_tool(*arguments, "0-7")
-        assert result.returncode == 4 and "is not of a run that makes parts" in result.stderr, result
+        assert result.returncode == 4 and "does not come from a run that makes parts" in result.stderr, result
         assert (parts / name).read_text() == "hi\n" and not (tmp_path / "out").exists()
         shutil.rmtree(parts)
     (tmp_path / "elsewhere").mkdir()

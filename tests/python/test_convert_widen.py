@@ -238,7 +238,7 @@ def test_convert_rejects_unknown_scaling(tmp_path):
                                                             dtype=dtype)
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
-    assert "`x_scales` has the scale 255, which stands for no number" in refused({"x_blocks": codes, "x_scales": far})
+    assert "`x_scales` has the scale 255, which is not a number" in refused({"x_blocks": codes, "x_scales": far})
     assert "`x` has the value 6 with the scale 2^127, whose product f32 cannot hold" in refused(
         {"x_blocks": codes, "x_scales": far - 1}, dtype="f32")
     assert "which f16 cannot hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")

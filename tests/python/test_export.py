@@ -326,7 +326,7 @@ def test_export_rejects_folders_that_are_not_checkpoints(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen")
     for option in ["--mesh=a=1", "--set=seed=1"]:
         result = run_tool("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out", option)
-        assert result.returncode == 2 and "are for specs" in result.stderr
+        assert result.returncode == 2 and "need a spec" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["gen"]
 
 

@@ -479,7 +479,7 @@ def test_optimizer_export_loads_with_fsdp_in_two_processes(export, values, tmp_p
     *((f"{{adamw: {{lr: 1, betas: {betas}}}}}", f"numbers from 0 to less than 1, such as `[0.9, 0.95]`, not {count}")
       for betas, count in (("[]", 0), ("[0.9]", 1), ("[0.9, 0.95, 0.99]", 3), ("[0, 0, 0, 0]", 4))),
     ("{adamw: {lr: 1, amsgrad: null}}", "error: `amsgrad` must be `true` or `false`, not nothing"),
-    ("{adamw: {lr: 1, decoupled_weight_decay: false}}", "error: without `decoupled_weight_decay` it is Adam"),
+    ("{adamw: {lr: 1, decoupled_weight_decay: false}}", "error: without `decoupled_weight_decay` this is Adam"),
     ("{adamw: {params: embd.weight}}", "1:18: error: no tensor matches `embd.weight`"),
     ("{adamw: [{params: up.weight, lr: 1}, {params: '*'}]}", "error: parameter group 1 has no hyperparameters"),
     ("{adamw: [1]}", "error: a parameter group must be a mapping, not `1`"),

@@ -181,7 +181,7 @@ def test_convert_keeps_safetensors_metadata(tmp_path):
     with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
         assert file.metadata() == metadata
     for form in "dcp", "hdf5":
-        assert "keeps what its files have in `__metadata__`" in run_ok("convert", folder, "--to", form, "-o",
+        assert "keeps the `__metadata__` of its files" in run_ok("convert", folder, "--to", form, "-o",
                                                                        tmp_path / form).stderr
     safetensors_torch.save_file({"v": torch.ones(3)}, folder / "model-00002-of-00002.safetensors",
                                 {**metadata, "w": "another"})

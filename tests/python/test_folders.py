@@ -67,7 +67,7 @@ def test_convert_rejects_a_single_file_next_to_an_index(tmp_path):
     hub(folder, {"a": torch.ones(2)}, "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
-    assert "`model.safetensors` stands beside" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+    assert "`model.safetensors` is next to" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
 
 
 @pytest.mark.parametrize("bit", ["conj", "neg"])
@@ -124,7 +124,7 @@ def test_digest_rejects_pickles_that_would_run_code(tmp_path):
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)
     torch.save({"optimizer": {}, "epoch": 1}, tmp_path / "no.pt")
-    assert "holds no model: its keys are `epoch`, `optimizer`" in refused("digest", tmp_path / "no.pt", code=5)
+    assert "contains no model: its keys are `epoch`, `optimizer`" in refused("digest", tmp_path / "no.pt", code=5)
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     torch.save({"a": torch.ones(2), "q": quantized}, tmp_path / "q.pt")
     assert "_rebuild_qtensor" in refused("digest", tmp_path / "q.pt", code=5)
@@ -184,7 +184,7 @@ def test_dcp_items_in_safetensors_are_read(tmp_path):
     assert run_ok("digest", tmp_path / "in").stdout == run_ok("digest", hub(tmp_path / "wanted", state)).stdout
     file = tmp_path / "in/__0_0.distcp"
     file.write_bytes(file.read_bytes().replace(b'"BF16"', b'"F16" '))
-    assert "`b` is F16 [3], but `.metadata` says BF16 [3]" in refused("digest", tmp_path / "in", code=5)
+    assert "`b` is F16 [3], but BF16 [3] in `.metadata`" in refused("digest", tmp_path / "in", code=5)
 
 
 def test_convert_rejects_names_that_a_format_cannot_hold(tmp_path):
@@ -208,7 +208,7 @@ def test_unsupported_folders_are_rejected_with_a_hint(tmp_path):
     (folder / "zero_to_fp32.py").write_text("{}")
     assert "python zero_to_fp32.py . OUT" in refused("inspect", folder, code=5)
     (tmp_path / "empty").mkdir()
-    assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest",
+    assert "contains no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest",
         tmp_path / "empty", code=2)
     both = hub(tmp_path / "both")
     (both / "w").mkdir()
@@ -371,7 +371,7 @@ def test_convert_changes_dtypes_only_on_request(tmp_path):
     hub(tmp_path / "large", {"w": torch.full((3,), 1e6)})
     assert "`w` has the value 1000000, which f16 cannot hold" in refused(
         "convert", tmp_path / "large", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "no", code=2)
-    assert "no floating-point type" in refused("convert", folder, "--to", "dcp", "--dtype", "i8", "-o", tmp_path / "no")
+    assert "not a floating-point type" in refused("convert", folder, "--to", "dcp", "--dtype", "i8", "-o", tmp_path / "no")
 
 
 LAYOUTS = ["stacked", "hf", "torchtitan", "meta", "megatron", "torch_dist", "kerashub"]

@@ -287,4 +287,4 @@ def test_convert_rejects_a_layout_that_omits_elements(tmp_path):
         "layouts": {"half": {"omit": ["w"], "w": {"from": {"slice": {"axis": 0, "stop": 2, "of": "w"}}}, "v": "v"}}}))
     result = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "half", "--to", "dcp", "-o",
                       tmp_path / "out")
-    assert result.returncode == 2 and "holds 6 of the 12 elements of `w`" in result.stderr, result
+    assert result.returncode == 2 and "stores 6 of the 12 elements of `w`" in result.stderr, result

@@ -48,7 +48,7 @@ def spoil_initializer(spec):
 def spoil_axis(spec):
     spec["sharding"] = {"haliax": {name: axis for rule in spec.pop("rules") for name, axis in rule.items()}}
     spec["modules"]["extra"] = {"shape": ["d"], "axes": ["embbed"], "init": "ones"}
-    return "the logical axis `embbed` is here alone"
+    return "the logical axis `embbed` is only used here"
 
 
 def spoil_mesh(spec):

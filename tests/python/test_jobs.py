@@ -454,16 +454,16 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
         return result.stderr.replace("\n", " ")
     assert f"do not see `{home}/shard.yaml`" in refusal(home / "spec.yaml", "--sharding", home / "shard.yaml")
     assert "do not see" in refusal(home / "spec.yaml", "--sharding", "shard.yaml", cwd=home)
-    assert "names other files by where it is" in refusal(home / "includes.yaml")
+    assert "names other files by relative paths" in refusal(home / "includes.yaml")
     assert f"do not see `{home}/spec.yaml`" in refusal(home / "absolute.yaml")
     assert f"do not see `{home}/spec.yaml`" in refusal(volume / "includes.yaml")
     assert f"do not see `{home}/base`" in refusal(home / "source.yaml")
-    assert "names other files by where it is" in refusal(home / "relative.yaml")
+    assert "names other files by relative paths" in refusal(home / "relative.yaml")
     assert f"do not see `{home}/out`" in refusal("llama3-tiny", out=home / "out")
     assert "do not see" in refusal("llama3-tiny", out="../out")
-    assert "no absolute path" in refusal("llama3-tiny", mount="work")
+    assert "not an absolute path" in refusal("llama3-tiny", mount="work")
     (home / "large.yaml").write_text(SPEC + "# x\n" * 200_000)
-    assert "too many to go along" in refusal(home / "large.yaml")
+    assert "too many to include" in refusal(home / "large.yaml")
     result = run_tool("jobs", "batch", home / "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--queue", "q",
                       "--mount", volume)
     assert result.returncode == 2 and f"do not see `{home}/spec.yaml`" in result.stderr
@@ -489,17 +489,17 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["slurm", "llama3-tiny", "-o", "out", "--nodes", "0"], "whole number from 1"),
     (["slurm", "llama3-tiny", "-o", "out", "--image", "x"], "`--image` does not apply to `slurm`"),
     (["mpi", "llama3-tiny", "-o", "out", "--array"], "`--array` does not apply to `mpi`"),
-    (["slurm", "llama3-tiny", "-o", "out.safetensors"], "is named as a file"),
+    (["slurm", "llama3-tiny", "-o", "out.safetensors"], "looks like a file name"),
     (["slurm", "llama3-tiny", "-o", "out", "--array", "--nodes", "1002"], "an array of 1,001 tasks"),
-    (["slurm", "llama3-tiny", "-o", "out", "--name", "a b"], "is not the name of a job"),
+    (["slurm", "llama3-tiny", "-o", "out", "--name", "a b"], "is not a valid name of a job"),
     (["kubernetes", "llama3-tiny", "-o", "out"], "`kubernetes` needs `--image`"),
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x"], "needs a volume"),
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--storage-class", "c"],
-     "two answers"),
+     "exclude each other"),
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--nodes", "100001"], "100,000 pods"),
     (["batch", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "fs-1"], "`batch` needs `--queue`"),
-    (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
-    (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "writes to no URL"),
+    (["object-store", "llama3-tiny", "-o", "bucket/x"], "is not a remote of rclone"),
+    (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "cannot write to a URL"),
     (["slurm", "llama3-tiny", "-o", "gs://bucket/x"], "gs://bucket/x"),
     (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` does not apply to `object-store`"),
 ])
@@ -513,7 +513,7 @@ def test_jobs_reject_a_spec_from_standard_input(tmp_path):
     for name in ("/dev/stdin", "/proc/self/fd/0"):
         with open(tmp_path / "spec.yaml") as spec:
             result = run_tool("jobs", "slurm", name, "-o", "out", stdin=spec)
-        assert result.returncode == 2 and "no file that a job can read later" in result.stderr
+        assert result.returncode == 2 and "not a file that a job can read later" in result.stderr
 
 
 def test_shell_jobs_keep_names_that_are_not_utf8(tmp_path):
@@ -657,7 +657,7 @@ def test_job_names_are_valid(tmp_path):
         assert name_of("llama3-tiny", f"--name={name}") == name
     for name in ("x" * 41, "-a", "a-", "-", "A", "aZ", "a_b", "a.b", "a/b", "a:b", "a`b", "a{b", "ü"):
         result = run_tool("jobs", "slurm", "llama3-tiny", "-o", "out", f"--name={name}")
-        assert result.returncode == 2 and "is not the name of a job" in result.stderr, (name, result)
+        assert result.returncode == 2 and "is not a valid name of a job" in result.stderr, (name, result)
         assert "use up to 40 lower-case letters, digits and inner `-`" in result.stderr
     for model, name in (("a-Z_zA.09", "shardinit-a-z-za-09"), ("A", "shardinit-a"), ("x--y--", "shardinit-x-y"),
                         ("0_", "shardinit-0"),
@@ -675,7 +675,7 @@ def test_env_options_accept_only_valid_variable_names(tmp_path):
     for wrong in ("A", "=b", "0A=b", "5=b", "9A=b", "A-B=c", "A.B=c", "A@=c", "A[=c", "A`=c", "A{=c", "A/=c", "A:=c",
                   "ü=c", " A=b"):
         result = run_tool(*words, "--env", wrong)
-        assert result.returncode == 2 and "`--env` of " in result.stderr and "is no variable and its value" in result.stderr, (wrong, result)
+        assert result.returncode == 2 and "`--env` must be NAME=VALUE, but is " in result.stderr, (wrong, result)
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         result = run_tool(*words, "--env", f"{name}=x")
         assert result.returncode == 2 and f"`--env {name}=…` would print a secret" in result.stderr, result
@@ -776,11 +776,11 @@ def test_each_engine_accepts_only_its_own_options(engine):
             if flag not in takes:
                 assert result.returncode == 2 and f"`{flag}` does not apply to `{engine}`\n" in result.stderr, (flag, result)
             elif out.startswith("s3:") and flag == "--mount":
-                assert result.returncode == 2 and "there is none" in result.stderr, (flag, result)
+                assert result.returncode == 2 and "none is given" in result.stderr, (flag, result)
             elif flag in of_folder:
                 assert (
                     result.returncode == 2
-                    and ("in a bucket here" if out.startswith("s3:") else "two answers") in result.stderr
+                    and ("the checkpoint goes to a bucket" if out.startswith("s3:") else "exclude each other") in result.stderr
                 ), (flag, result)
             else:
                 assert result.returncode == 0, (flag, result)

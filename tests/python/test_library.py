@@ -528,7 +528,7 @@ def test_reads_a_folder_from_disk_or_by_calls(api, tmp_path):
          "`names` or `sizes` is NULL"),
         (b"store://there", files(b"model.safetensors", lambda *_: 1), 3, "cannot read `model.safetensors`"),
         (b"store://there", files(b"plan.json", read), 2, "a checkpoint, which has a plan.json, must be on disk"),
-        (b"store://there", files(b"other", read), 2, "`store://there` is not a checkpoint and holds no"),
+        (b"store://there", files(b"other", read), 2, "`store://there` is not a checkpoint and contains no"),
     ]:
         status, handle, message = opened(api, path=of, is_folder=1, files=by)
         assert status == wanted and said in message and not handle, message

@@ -152,7 +152,7 @@ def test_gen_accepts_a_plan_that_becomes_visible_late(looks, status, folder):
                     rules=late(folder / "out", looks))
     run_ok(*words, cwd=folder)
     ended, _, stderr = first.go()
-    assert ended == status and (status == 0 or "cannot be seen here yet" in stderr), stderr
+    assert ended == status and (status == 0 or "not visible here yet" in stderr), stderr
     run_ok(*words, cwd=folder)
     assert tree_of(folder / "out") == tree_of(folder / "wanted")
 
@@ -167,7 +167,7 @@ def test_export_accepts_an_export_that_becomes_visible_late(form, looks, status,
     run_ok(*words, cwd=folder)
     there = tree_of(folder / "out")
     ended, _, stderr = first.go()
-    assert ended == status and (status == 0 or "cannot be seen here yet" in stderr), stderr
+    assert ended == status and (status == 0 or "not visible here yet" in stderr), stderr
     assert "was there already" in run_ok(*words, cwd=folder).stderr and tree_of(folder / "out") == there
 
 

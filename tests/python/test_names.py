@@ -59,7 +59,7 @@ def test_note_on_a_local_sharding_is_not_an_error(tmp_path):
     (tmp_path / "part/mine.yaml").write_text("shardinit: 1\ninclude: sharding/megatron\nmesh: {axes: {fsdp: 4}}\n"
                                              "sharding: fsdp\n")
     result = run_ok("validate", "llama3-tiny", "--sharding", "part/mine.yaml", cwd=tmp_path)
-    assert "`sharding/megatron` is a file here, and not the shipped spec" in result.stderr and ", 8 ranks" in result.stdout
+    assert "`sharding/megatron` is a file here, which hides the shipped spec" in result.stderr and ", 8 ranks" in result.stdout
 
 
 @pytest.mark.parametrize("name, hint", [

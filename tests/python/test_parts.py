@@ -64,7 +64,7 @@ def test_invalid_parts_are_rejected(spec, tmp_path, part, message):
 def test_part_conflicts_with_ranks_and_devices(spec, tmp_path):
     for other in (["--ranks", "0"], ["--devices", "0"]):
         result = run_tool("gen", spec, "-o", tmp_path / "out", "--part", "0/2", *other)
-        assert result.returncode == 2 and "both say what to make" in result.stderr
+        assert result.returncode == 2 and "both select what to write" in result.stderr
     result = run_tool("status", tmp_path, "--missing-parts", "-1")
     assert result.returncode == 2 and "there cannot be" in result.stderr
 
@@ -201,7 +201,7 @@ def test_parts_with_other_values_are_rejected(spec, tmp_path, command):
     run_ok(command, tmp_path / "seed3", *options, "-o", tmp_path / "out", "--part", "0/2")
     before = tree_of(tmp_path / "out.parts")
     result = run_tool(command, tmp_path / "seed4", *options, "-o", tmp_path / "out", "--part", "1/2")
-    assert result.returncode == 4 and "was begun from another source, or with other options" in result.stderr
+    assert result.returncode == 4 and "was started from another source, or with other options" in result.stderr
     assert tree_of(tmp_path / "out.parts") == before and not (tmp_path / "out").exists()
 
 

@@ -217,7 +217,7 @@ def test_page_size_is_bounded(tmp_path):
     page = Page(write(tmp_path, spec).read_text())
     assert (tmp_path / "page.html").stat().st_size < 2_000_000
     assert len(page.titles("mesh")) == 64
-    for sentence in ("a place stands for 262,144 ranks.", "The first 400 groups of 1,100 are shown.",
+    for sentence in ("each place represents 262,144 ranks.", "The first 400 groups of 1,100 are shown.",
                      "1,024 of them are drawn.", "Not drawn: there are too many different tensors and ranks.",
                      "are left out, to keep this page small"):
         assert sentence in page.text

@@ -733,7 +733,7 @@ def test_program_rounds_without_type_conversions(tmp_path, engine, arithmetic):
     (["--annotate", "all"], "`--annotate all`: use `mhlo`, `sdy` or `both`"),
     (["--annotate", "sdy", "--portable"], "--annotate excludes --portable"),
     (["--kinds"], "`--kinds` writes a folder"),
-    (["--kinds", "--stack", "-o", "x"], "two different forms"),
+    (["--kinds", "--stack", "-o", "x"], "exclude each other"),
     (["--rank", "4"], "rank 4 does not exist"),
     (["--only", "nothing.*"], "nothing.*"),
 ])

@@ -108,4 +108,4 @@ def test_upcycling_rejects_other_sizes_than_the_dense_model(tmp_path, mistral, r
         spec = write(tmp_path, "wrong", made, **MIXTRAL)
         result = run_tool("validate", spec, "--source", f"base={mistral}", "--set", "vars." + change.replace(": ", "="))
         assert result.returncode == 2 and message in result.stderr, result.stderr
-        assert "configs/recipes/sparse-upcycling.yaml:" in result.stderr and "set what the model has" in result.stderr
+        assert "configs/recipes/sparse-upcycling.yaml:" in result.stderr and "set these to the model's values" in result.stderr

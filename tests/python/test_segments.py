@@ -298,7 +298,7 @@ def test_nested_axes_work_in_all_files_and_readers(replicas, tmp_path):
         run_ok("verify", tmp_path / to, "--spec", spec)
     refused = run_tool("plan", spec, "--write", tmp_path / "map.yaml")
     assert refused.returncode == 5
-    assert "`both` is sharded as [a then b, -], and a map has no" in refused.stderr
+    assert "`both` is sharded as [a then b, -], but a map cannot express" in refused.stderr
 
 
 def test_reshard_of_nested_axes(tmp_path):

@@ -101,7 +101,7 @@ def test_source_elements_out_of_range_are_rejected(tmp_path, model, line, messag
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
-NAME_FIRST = "takes the name of a source, then that of a tensor or none"
+NAME_FIRST = "takes the name of a source, and optionally the name of a tensor"
 FORMS = {"source": "hint: write it as in `source('base')` or `source('base', 'w', i0, i1)`",
          "mean": "hint: write it as in `source_mean('base')` or `source_mean('base', 'w')`",
          "std": "hint: write it as in `source_std('base')` or `source_std('base', 'w')`"}

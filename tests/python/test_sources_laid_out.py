@@ -158,7 +158,7 @@ def test_laid_out_sources_are_rounded_and_pinned_as_stored(tmp_path, base):
      "stored/model.safetensors` is [512, 32], but [512, 64] in the layout `megatron` of `wide`"),
     ("layout: megatron, spec: deep.yaml", None, "has no `decoder.layers.3."),
     ("layout: megatrom, spec: base.yaml", None, "base.yaml`, the spec of source `base`, has no layout `megatrom`"),
-    ("layout: torchtitan", None, "nothing says what the layout `torchtitan` is of it"),
+    ("layout: torchtitan", None, "so its layout `torchtitan` is unknown"),
     ("layout: megatron, spec: new.yaml", None, "the spec of source `base` has its own source, `base`"),
     ("layout: megatron, spec: none.yaml", None, "none.yaml"),
     ("layout: megatron, spec: base.yaml", "output_layer.weight", "has no `output_layer.weight`"),
@@ -267,7 +267,7 @@ def test_double_star_takes_the_rest_of_the_path(tmp_path):
     assert [made[f"layers.{i}.b.w"].view(np.float32)[0] for i in range(4)] == [0, 2, 4, 6]
     spec.write_text(text.replace(".a.**", ".a.w.x.**"))
     result = run_tool("validate", spec)
-    assert result.returncode == 2 and "`layers.0.b.w` has no more parts than `layers.{i}.a.w.x.**`" in result.stderr, result.stderr
+    assert result.returncode == 2 and "`layers.0.b.w` does not have more parts than `layers.{i}.a.w.x.**`" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("command", ["gen", "export", "digest"])

@@ -150,7 +150,7 @@ def test_stats_rejects_wrong_arguments(trained):
     folder, state = trained
     measured(folder, state)
     for arguments, message in [
-            (["spec.yaml", "--spec", "spec.yaml"], "is not a folder of tensors, and `--spec` is for one"),
+            (["spec.yaml", "--spec", "spec.yaml"], "`--spec` needs a folder of tensors"),
             (["trained", "--set", "seed=1"], "hint: add `--spec SPEC`"),
             (["trained", "--spec", "spec.yaml", "--only", "c"], "no tensor matches `--only c`")]:
         result = run_tool("stats", *arguments, cwd=folder)

@@ -338,7 +338,7 @@ def test_prometheus_escapes_folders_that_are_not_utf8(spec, tmp_path):
 
 
 @pytest.mark.parametrize("words, message", [
-    (["--prometheus", "--json"], "are two forms"), (["--prometheus", "--watch"], "prints one look"),
+    (["--prometheus", "--json"], "exclude each other"), (["--prometheus", "--watch"], "excludes `--watch`"),
     (["--watch", "--missing-parts", "4"], "nothing but the parts"),
     (["--prometheus", "--missing-parts", "4"], "nothing but the parts"),
     (["--every", "0"], "seconds above 0"), (["--every", "nan"], "seconds above 0"),

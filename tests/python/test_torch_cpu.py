@@ -410,7 +410,7 @@ def test_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
     ("torch_normal(0.5, -1, 40, i0, 0, 1)", "is 0.5, but must be a whole number from 0 to 2^53"),
     ("torch_normal(0, -1, 40, i0 + 1, 0, 1)", "element [39] of `t` is nan"),
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
-    ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
+    ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "must leave at least 30 %"),
     ("torch_permutation(0, 268435456, i0)", "a permutation of 268435456 is too large; it may have less than 268435456"),
     ("torch_normal_sums(0, -1, 40, 7, 1, i0, 2, 0, 1)", "40 elements are not a multiple of 7 * 1"),
     ("torch_uniform_sums(0, 40, 1, 3, i0, 2, 0, 1)", "40 elements are not a multiple of 1 * 3"),
@@ -461,7 +461,7 @@ ROWS_FIRST = "PyTorch uses the first dimension as rows and all others as columns
     ("{shape: [8], dtype: f8e5m2, init: {trunc_normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
     ("{shape: [8, 8], dtype: f8e5m2, init: {sparse: {sparsity: 0.5}}}", "PyTorch draws no f8e5m2 numbers"),
     ("{shape: [8], init: {truncated_normal: {std: 1, low: 0.6, high: 1}}}",
-     "leave less than 30 % of the numbers, here 11.6 %"),
+     "must leave at least 30 % of the numbers, but leave 11.6 %"),
     ("{shape: [8], init: {expr: 'normal()'}}",
      "PyTorch has no such draws; write `torch_normal(…)` or another of its functions"),
 ])
@@ -502,7 +502,7 @@ def test_torch_functions_need_the_torch_cpu_engine(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
     result = run_tool("plan", tmp_path / "spec.yaml")
-    assert result.returncode == 2 and "engine `philox4x32` does not have" in result.stderr
+    assert result.returncode == 2 and "engine `philox4x32` cannot draw" in result.stderr
 
 
 def test_stream_positions_have_a_limit(tmp_path):

@@ -142,7 +142,7 @@ def test_verify_with_a_spec_finds_damage(spec, tmp_path):
 
 def test_verify_rejects_folders_without_tensors(spec, tmp_path):
     result = verify(tmp_path, spec)
-    assert result.returncode == 2 and "holds no safetensors files" in result.stderr
+    assert result.returncode == 2 and "contains no safetensors files" in result.stderr
     assert verify(tmp_path / "missing", spec).returncode in (2, 3)
     result = run_tool("verify", tmp_path, "--set", "seed=1")
     assert result.returncode == 2 and "add `--spec SPEC`" in result.stderr
@@ -209,7 +209,7 @@ def test_verify_rejects_ambiguous_folders(spec, tensors, tmp_path):
     write_tensors(tmp_path / "a.safetensors", tensors)
     write_tensors(tmp_path / "b.safetensors", {"vector": tensors["vector"]})
     result = verify(tmp_path, spec)
-    assert result.returncode == 2 and "holds 2 sets of tensors" in result.stderr
+    assert result.returncode == 2 and "contains 2 sets of tensors" in result.stderr
     for name in "ab":
         (tmp_path / f"{name}.safetensors").rename(tmp_path / f"model-0000{'ab'.index(name) + 1}-of-00002.safetensors")
     result = verify(tmp_path, spec)
@@ -223,7 +223,7 @@ def test_verify_rejects_ambiguous_folders(spec, tensors, tmp_path):
     (tmp_path / "model.safetensors.index.json").unlink()
     (tmp_path / "b.safetensors").mkdir()
     result = verify(tmp_path, spec)
-    assert result.returncode == 2 and "holds 2 sets of tensors" in result.stderr
+    assert result.returncode == 2 and "contains 2 sets of tensors" in result.stderr
 
 
 def damaged(good, generator, ends, signs):
@@ -379,9 +379,9 @@ def resize(metadata, *chunks):
     (lambda m: setattr(m.state_dict_metadata["matrix"], "size", 7), "its `size` must be a tuple"),
     (lambda m: setattr(first(m, "matrix"), "relative_path", "../dcp/__0_0.distcp"), "is not in the folder"),
     (lambda m: setattr(first(m, "matrix"), "relative_path", "/etc/passwd"), "is not in the folder"),
-    (lambda m: setattr(first(m, "matrix"), "length", 1 << 40), "an item lies beyond its end"),
+    (lambda m: setattr(first(m, "matrix"), "length", 1 << 40), "an item is outside it"),
     (lambda m: setattr(first(m, "matrix"), "length", 100), "an item is not a zip archive"),
-    (lambda m: setattr(first(m, "matrix"), "offset", first(m, "cube").offset), "is not of the type float64"),
+    (lambda m: setattr(first(m, "matrix"), "offset", first(m, "cube").offset), "must be of the type float64"),
     (lambda m: setattr(first(m, "matrix"), "transform_descriptors", ["zstd"]), "is transformed"),
     (lambda m: setattr(m, "storage_data", None), "its `storage_data` is not a dictionary"),
     (lambda m: setattr(m, "state_dict_metadata", 3), "its `state_dict_metadata` is not a dictionary"),

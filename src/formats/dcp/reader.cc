@@ -138,8 +138,8 @@ FilePiece PlaceIn(const std::vector<safetensors::Entry>& entries, const std::str
     if (entry.name != name || entry.box.offset != box.offset) continue;
     if (entry.dtype != ForeignNamesOf(dtype.dtype).safetensors || entry.box.shape != box.shape) {
       Refuse(path, "{} is {} {}, but {} {} in `{}`", Quote(name), Escape(entry.dtype),
-             InShape(entry.box.shape), kMetadata, ForeignNamesOf(dtype.dtype).safetensors,
-             InShape(box.shape));
+             InShape(entry.box.shape), ForeignNamesOf(dtype.dtype).safetensors, InShape(box.shape),
+             kMetadata);
     }
     return {box, path, entry.offset};
   }

@@ -40,7 +40,7 @@ def capture(
     """Implements `shardinit.capture.torch`, which has checked the arguments."""
     if engine == TORCH_CPU and (different := _torch_cpu.difference()):
         warnings.warn(
-            f"{different}: the spec has the engine's numbers, but the constructor draws others here",
+            f"{different}: the spec has the engine's numbers, but the constructor draws others",
             CaptureWarning,
             stacklevel=3,
         )

@@ -49,7 +49,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     use = _only_use(formula)
     draw = use.draw
     if draw.kind == "integers" and not draw_is_of_one_key(draw):
-        raise NoFormula("whole numbers below a bound that is not a power of two, which need two keys",
+        raise NoFormula("whole numbers, whose bound is not a power of two, need two keys",
                         draw.origin)  # fmt: skip
     own = Index.of(0, {d: math.prod(shape[d + 1 :]) for d, n in enumerate(shape) if n > 1})
     if place_of(draw, use.index) != own:
