@@ -181,7 +181,7 @@ std::shared_ptr<WatchedBox> FolderCopy::Watch(const Tensor& stored, size_t numbe
   if (folder_.DigestsOf(stored) == nullptr) return watched;
   const auto found = std::make_shared<Digest>();
   const Widening* const widening = folder_.WideningOf(stored);
-  BoxTask task = {widening == nullptr ? &stored : &widening->numbers, piece.box, {}, found.get()};
+  BoxTask task = {widening == nullptr ? &stored : &widening->numbers(), piece.box, {}, found.get()};
   task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
     InputFile file;
     watched->Read(&file, first * element, count * element, out);
@@ -220,13 +220,15 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
   }
   const Widening* const widening = folder_.WideningOf(stored);
   if (widening != nullptr) {
-    for (const FilePiece& piece : folder_.ScalesOf(*widening)) {
-      checked->push_back({&stored, &piece, nullptr});
+    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+      for (const FilePiece& piece : folder_.PiecesOf(*widening, part)) {
+        checked->push_back({&stored, &piece, nullptr});
+      }
     }
     // Widened tensors read scattered bytes, which are watched only if digests are recorded.
     if (folder_.DigestsOf(stored) == nullptr) return folder_.ElementsOf(stored);
   }
-  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers;
+  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers();
   std::vector<std::pair<int64_t, int64_t>> reach;  // each piece's first element, and its end
   for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape()));
   BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape()),
@@ -244,18 +246,12 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
     }
   };
   if (widening == nullptr) return elements;
-  const std::vector<FilePiece>& scales = folder_.ScalesOf(*widening);
-  return Widen(
-      *widening, std::move(elements),
-      [&scales, bytes = InfoOf(widening->scales.dtype()).bytes,
-       whole = WholeOf(widening->scales.shape())](int64_t first, int64_t count, void* out) {
-        ReadPieces(scales, bytes, whole, first, count, out);
-      });
+  return folder_.ElementsOf(*widening, std::move(elements));
 }
 
 int64_t FolderCopy::StoredBytes(const Tensor& stored) const {
   const Widening* const widening = folder_.WideningOf(stored);
-  return InfoOf(widening == nullptr ? stored.dtype() : widening->numbers.dtype()).bytes;
+  return InfoOf(widening == nullptr ? stored.dtype() : widening->numbers().dtype()).bytes;
 }
 
 const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {

@@ -458,7 +458,7 @@ const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
   if (reader_) return &reader_->DigestsOf(TensorAsWritten(tensor));
   const Widening* const widening = WideningOf(tensor);
   const auto found =
-      digests_.find(std::string((widening == nullptr ? tensor : widening->numbers).path()));
+      digests_.find(std::string((widening == nullptr ? tensor : widening->numbers()).path()));
   return found == digests_.end() ? nullptr : &found->second;
 }
 
@@ -506,17 +506,18 @@ void TensorFolder::ReadRecordedDigests() {
   }
 }
 
-BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
-  const auto elements_of = [](const std::vector<FilePiece>& pieces, const Tensor& stored) {
-    return [&pieces, element = InfoOf(stored.dtype()).bytes, whole = WholeOf(stored.shape())](
-               int64_t first, int64_t count, void* out) {
-      ReadPieces(pieces, element, whole, first, count, out);
-    };
+BoxElements TensorFolder::ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored) {
+  return [&pieces, element = InfoOf(stored.dtype()).bytes, whole = WholeOf(stored.shape())](
+             int64_t first, int64_t count, void* out) {
+    ReadPieces(pieces, element, whole, first, count, out);
   };
+}
+
+BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
   const Widening* const widening = WideningOf(tensor);
-  if (widening == nullptr) return elements_of(PiecesOf(tensor), tensor);
-  return shardinit::Widen(*widening, elements_of(PiecesOf(tensor), widening->numbers),
-                          elements_of(ScalesOf(*widening), widening->scales));
+  const Tensor& stored = widening == nullptr ? tensor : widening->numbers();
+  BoxElements elements = ElementsAt(PiecesOf(tensor), stored);
+  return widening == nullptr ? elements : ElementsOf(*widening, std::move(elements));
 }
 
 Digest TensorFolder::Identify() const {
@@ -585,7 +586,7 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
       // A widened tensor has the digests of its numbers, under their name.
       std::string recorded = part.name;
       if (auto found = widened_.find(part.name); found != widened_.end()) {
-        recorded = recorded_as = found->second.widening.numbers.path();
+        recorded = recorded_as = found->second.widening.numbers().path();
         found->second.widening.made.set_path(of.name);
         widened.emplace(of.name, std::move(found->second));
       }

@@ -2,6 +2,7 @@
 // checkpoint, an export, or the output of another tool in any format that is read.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,12 +12,12 @@
 
 #include "base/sha256.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/widen.h"
 #include "formats/format.h"
 #include "formats/stamps.h"
 #include "generate/workers.h"
 #include "plan/plan.h"
 #include "plan/relayout.h"
+#include "quantized/find.h"
 
 namespace shardinit {
 
@@ -111,10 +112,13 @@ class TensorFolder {
   // `*count`.
   TensorFolder Widen(DType dtype, const std::function<bool(const std::string& path)>& is_dropped,
                      int64_t* count) &&;
-  // Returns how a tensor is computed from its numbers, at PiecesOf(), and its scales, at
-  // ScalesOf(); null: it is stored.
+  // Returns how a tensor is computed from its numbers, at PiecesOf(tensor), and other stored
+  // tensors; null: it is stored.
   const Widening* WideningOf(const Tensor& tensor) const;
-  const std::vector<FilePiece>& ScalesOf(const Widening& widening) const;
+  // Returns the pieces of a part but kNumbers.
+  const std::vector<FilePiece>& PiecesOf(const Widening& widening, size_t part) const;
+  // Returns a function that computes elements of the tensor, for which `numbers` reads its numbers.
+  BoxElements ElementsOf(const Widening& widening, BoxElements numbers) const;
 
   // Returns the folder with another plan for the same stored tensors. The plan has the same paths,
   // types and shapes, or `stored_as` maps its paths to the current paths.
@@ -143,6 +147,8 @@ class TensorFolder {
   // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& TensorAsWritten(const Tensor& tensor) const;
   void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
+  std::vector<int64_t> ReadWhole(const Tensor& tensor) const;
+  static BoxElements ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored);
   void AddTensor(const std::string& name, TensorInFolder& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);
 
@@ -158,7 +164,7 @@ class TensorFolder {
   std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
   struct Widened {
     Widening widening;
-    std::vector<FilePiece> scales;
+    std::array<std::vector<FilePiece>, Widening::kParts> pieces;  // none of kNumbers
   };
   std::map<std::string, Widened> widened_;  // by the path of Widening::made
   InputStamps stamps_;

@@ -1,11 +1,12 @@
-// Implements TensorFolder for tensors that are computed from numbers and scales (widen.h).
+// Implements TensorFolder for tensors that are computed from several stored ones.
 #include <fmt/format.h>
 
 #include <map>
-#include <set>
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
+#include "quantized/config.h"
+#include "tensor/encode.h"
 
 namespace shardinit {
 
@@ -39,44 +40,71 @@ const Widening* TensorFolder::WideningOf(const Tensor& tensor) const {
   return found == widened_.end() ? nullptr : &found->second.widening;
 }
 
-const std::vector<FilePiece>& TensorFolder::ScalesOf(const Widening& widening) const {
-  return widened_.at(std::string(widening.made.path())).scales;
+const std::vector<FilePiece>& TensorFolder::PiecesOf(const Widening& widening, size_t part) const {
+  return widened_.at(std::string(widening.made.path())).pieces.at(part);
+}
+
+BoxElements TensorFolder::ElementsOf(const Widening& widening, BoxElements numbers) const {
+  std::array<BoxElements, Widening::kParts> stored = {std::move(numbers)};
+  for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+    stored[part] = ElementsAt(PiecesOf(widening, part), widening.parts[part]);
+  }
+  return shardinit::Widen(widening, std::move(stored));
+}
+
+std::vector<int64_t> TensorFolder::ReadWhole(const Tensor& tensor) const {
+  const DTypeInfo& info = InfoOf(tensor.dtype());
+  std::vector<uint8_t> stored(static_cast<size_t>(tensor.elements() * info.bytes));
+  ElementsOf(tensor)(0, tensor.elements(), stored.data());
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    numbers.push_back(
+        static_cast<int64_t>(Decode(&stored[static_cast<size_t>(i * info.bytes)], info.dtype)));
+  }
+  return numbers;
 }
 
 TensorFolder TensorFolder::Widen(DType dtype,
                                  const std::function<bool(const std::string& path)>& is_dropped,
                                  int64_t* count) && {
-  std::vector<Widening> widenings = FindWidenings(plan_, dtype, is_dropped);
+  std::vector<Widening> widenings = FindWidenings(
+      plan_, dtype, is_dropped, [&](const Tensor& tensor) { return ReadWhole(tensor); });
   *count += std::ssize(widenings);
   if (widenings.empty()) return std::move(*this);
-  InitGraph graph = plan_.graph;
-  std::set<std::string> scales;
-  std::map<std::string, const Widening*> made;
+  std::map<std::string, std::string> stored_as;            // by the path of the made tensor
+  std::map<std::string, const Tensor*> made;               // by the path of its numbers
+  std::map<std::string, std::vector<FilePiece>> left_out;  // the pieces of all other parts
   for (const Widening& widening : widenings) {
-    scales.insert(std::string(widening.scales.path()));
-    made.emplace(widening.numbers.path(), &widening);
+    made.emplace(widening.numbers().path(), &widening.made);
+    stored_as.emplace(widening.made.path(), widening.numbers().path());
+    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+      left_out.emplace(widening.parts[part].path(), std::vector<FilePiece>());
+    }
+    for (const std::string& path : widening.unused) left_out[path];
   }
-  std::map<std::string, std::vector<FilePiece>> scale_pieces;
   for (const Tensor& tensor : plan_.graph.tensors) {
-    if (!scales.contains(std::string(tensor.path()))) continue;
+    const auto found = left_out.find(std::string(tensor.path()));
+    if (found == left_out.end()) continue;
     RequireRecorded(tensor);
-    scale_pieces[std::string(tensor.path())] = PiecesOf(tensor);
+    found->second = PiecesOf(tensor);
   }
-  std::map<std::string, std::string> stored_as;
-  std::erase_if(graph.tensors,
-                [&](const Tensor& tensor) { return scales.contains(std::string(tensor.path())); });
+  InitGraph graph = plan_.graph;
+  std::erase_if(graph.tensors, [&](const Tensor& tensor) {
+    return left_out.contains(std::string(tensor.path()));
+  });
   for (Tensor& tensor : graph.tensors) {
     const auto found = made.find(std::string(tensor.path()));
-    if (found == made.end()) continue;
-    stored_as.emplace(found->second->made.path(), tensor.path());
-    tensor = found->second->made;
+    if (found != made.end()) tensor = *found->second;
   }
   graph.config = WithoutQuantization(graph.config);
   TensorFolder wide = std::move(*this).WithPlan(MakePlan(std::move(graph)), stored_as);
   for (Widening& widening : widenings) {
-    const std::string path(widening.made.path());
-    std::vector<FilePiece> pieces = std::move(scale_pieces.at(std::string(widening.scales.path())));
-    wide.widened_.emplace(path, Widened{std::move(widening), std::move(pieces)});
+    Widened widened = {std::move(widening), {}};
+    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+      widened.pieces[part] = left_out.at(std::string(widened.widening.parts[part].path()));
+    }
+    const std::string path(widened.widening.made.path());
+    wide.widened_.emplace(path, std::move(widened));
   }
   return wide;
 }

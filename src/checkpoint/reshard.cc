@@ -27,11 +27,20 @@
 namespace shardinit {
 namespace {
 
-// Throws Error (kUsage) if a tensor's name is not allowed in a checkpoint, or is also a module in
-// the name of another tensor: HDF5 files would need a group in the place of the tensor.
+// Throws Error (kUsage) if a tensor's type or name is not allowed in a checkpoint, or its name is
+// also a module in that of another tensor: HDF5 files would need a group in the place of the
+// tensor.
 void RequireModules(const Plan& plan) {
   std::set<std::string_view> paths;
-  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
+  for (const Tensor& tensor : plan.graph.tensors) {
+    paths.insert(tensor.path());
+    if (InfoOf(tensor.dtype()).kind != DTypeKind::kCarried) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is {}, which no checkpoint has", tensor.path(),
+                            InfoOf(tensor.dtype()).name),
+                "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                "`--drop`");
+  }
   for (const std::string_view path : paths) {
     if (!IsPath(path)) {
       throw Error(ExitCode::kUsage,

@@ -101,7 +101,7 @@ Plan Sharded(const ConvertOptions& options, const Plan& plan) {
 // Returns the value of `--dtype`.
 std::optional<DType> FindFloatType(const std::string& name) {
   if (name.empty()) return {};
-  const auto dtype = FindDType(name);
+  const auto dtype = FindDTypeOfSpecs(name);
   if (dtype && InfoOf(*dtype).is_float()) return dtype;
   throw Error(ExitCode::kUsage, fmt::format("`--dtype {}` is not a floating-point type", name),
               "use `bf16`, `f32`, `f16` or `f64`");

@@ -326,7 +326,7 @@ std::string CommandLineOf(const NewOptions& options) {
 }
 
 void RunNew(const NewOptions& options) {
-  if (!options.dtype.empty() && !FindDType(options.dtype)) {
+  if (!options.dtype.empty() && !FindDTypeOfSpecs(options.dtype)) {
     const auto meant = FindDTypeByOtherName(options.dtype);
     throw Usage(fmt::format("unknown dtype {}", Quote(options.dtype)),
                 meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)

@@ -32,6 +32,9 @@ inline constexpr ForeignNames kForeignNames[] = {
     {DType::u32, "U32", "uint32", "", "<u4"},
     {DType::u64, "U64", "uint64", "", "<u8"},
     {DType::boolean, "BOOL", "bool", "BoolStorage", "|b1"},
+    {DType::f8e8m0, "F8_E8M0", "float8_e8m0fnu", "", "float8_e8m0fnu"},
+    {DType::f8e4m3fnuz, "F8_E4M3FNUZ", "float8_e4m3fnuz", "", "float8_e4m3fnuz"},
+    {DType::f8e5m2fnuz, "F8_E5M2FNUZ", "float8_e5m2fnuz", "", "float8_e5m2fnuz"},
 };
 static_assert(
     [] {

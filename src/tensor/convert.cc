@@ -37,7 +37,7 @@ struct Whole {
 // Reads a whole number. Returns nothing if the number is not whole or does not fit 64 bits.
 std::optional<Whole> WholeAt(const void* in, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
-  if (info.is_float()) {
+  if (info.is_float() || info.kind == DTypeKind::kCarried) {
     const double value = Decode(in, dtype);
     if (!(value >= -0x1p63 && value < 0x1p64) || std::trunc(value) != value) return {};
     const bool is_negative = value < 0;
@@ -66,6 +66,11 @@ bool IsWithin(const Whole& number, DType dtype) {
 }  // namespace
 
 bool Convert(const void* in, DType from, DType to, void* out) {
+  if (InfoOf(to).kind == DTypeKind::kCarried) {
+    if (from != to) return false;
+    std::memcpy(out, in, static_cast<size_t>(InfoOf(to).bytes));
+    return true;
+  }
   if (!InfoOf(to).is_float()) {
     const std::optional<Whole> whole = WholeAt(in, from);
     if (!whole || !IsWithin(*whole, to)) return false;

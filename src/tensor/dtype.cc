@@ -36,6 +36,8 @@ double LargestOf(DType dtype) {
       return static_cast<double>((int64_t{1} << std::min(8 * info.bytes, 53)) - 1);
     case DTypeKind::kBool:
       return 1;
+    case DTypeKind::kCarried:
+      return 0;
   }
   return 0;
 }
@@ -75,6 +77,11 @@ std::optional<DType> FindDType(std::string_view name) {
   return info != nullptr ? std::optional(info->dtype) : std::nullopt;
 }
 
+std::optional<DType> FindDTypeOfSpecs(std::string_view name) {
+  const std::optional<DType> dtype = FindDType(name);
+  return dtype && InfoOf(*dtype).kind != DTypeKind::kCarried ? dtype : std::nullopt;
+}
+
 std::optional<DType> FindDTypeByOtherName(std::string_view name) {
   static constexpr std::pair<std::string_view, DType> kOthers[] = {
       {"float32", DType::f32},       {"float", DType::f32},
@@ -99,7 +106,7 @@ std::optional<DType> FindDTypeByOtherName(std::string_view name) {
   // Removes `torch.`, `np.` or `jax.numpy.`.
   if (const size_t dot = name.rfind('.'); dot != name.npos) {
     name.remove_prefix(dot + 1);
-    if (const auto dtype = FindDType(name)) return dtype;
+    if (const auto dtype = FindDTypeOfSpecs(name)) return dtype;
   }
   for (const auto& [other, dtype] : kOthers) {
     if (other == name) return dtype;
@@ -107,6 +114,10 @@ std::optional<DType> FindDTypeByOtherName(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<std::string> DTypeNames() { return NamesOf(kDTypes); }
+std::vector<std::string> DTypeNames() {
+  std::vector<std::string> names = NamesOf(kDTypes);
+  std::erase_if(names, [](const std::string& name) { return !FindDTypeOfSpecs(name); });
+  return names;
+}
 
 }  // namespace shardinit

@@ -22,7 +22,8 @@ enum class DTypeKind : uint8_t {
                  // finite except the last, which is NaN
   kSigned,       // two's complement
   kUnsigned,
-  kBool,  // a byte, 0 or 1
+  kBool,     // a byte, 0 or 1
+  kCarried,  // other numbers of other tools, which are carried as they are
 };
 
 struct DTypeInfo {
@@ -64,8 +65,10 @@ bool Holds(DType dtype, double value);
 std::string DescribeRange(DType dtype);
 
 std::optional<DType> FindDType(std::string_view name);
+// Does the same for the types that specs have: all but those of kCarried.
+std::optional<DType> FindDTypeOfSpecs(std::string_view name);
 // Finds a type by its name in PyTorch, NumPy or JAX (`torch.bfloat16`), for "did you mean".
 std::optional<DType> FindDTypeByOtherName(std::string_view name);
-std::vector<std::string> DTypeNames();
+std::vector<std::string> DTypeNames();  // of specs
 
 }  // namespace shardinit

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -42,6 +43,20 @@ float DecodeSmall(uint32_t bits) {
     decoded = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * kSmallest);
   }
   return std::bit_cast<float>(sign | decoded);
+}
+
+// Decodes a float of 8 bits whose only number that is not finite is NaN: without a sign in OCP's
+// f8e8m0, and instead of -0 in types ending in `fnuz`, whose exponents have a bias of one more.
+double DecodeCarried(uint8_t bits, const DTypeInfo& info) {
+  const int bias = 1 << (info.exponent_bits - 1), ones = 1 << info.mantissa_bits;
+  if (info.mantissa_bits == 0) {
+    return bits == 0xFF ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1, bits - bias + 1);
+  }
+  if (bits == 0x80) return std::numeric_limits<double>::quiet_NaN();
+  const int exponent = (bits & 0x7F) / ones, mantissa = bits % ones;
+  const double magnitude = std::ldexp(exponent == 0 ? mantissa : ones + mantissa,
+                                      std::max(exponent, 1) - bias - info.mantissa_bits);
+  return (bits & 0x80) == 0 ? magnitude : -magnitude;
 }
 
 }  // namespace
@@ -119,6 +134,10 @@ double Decode(const void* in, DType dtype) {
       return DecodeF8E4M3Fn(Load<uint8_t>(in));
     case DType::f8e5m2:
       return DecodeF8E5M2(Load<uint8_t>(in));
+    case DType::f8e8m0:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2fnuz:
+      return DecodeCarried(Load<uint8_t>(in), InfoOf(dtype));
     default:
       break;
   }

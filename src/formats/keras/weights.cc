@@ -67,7 +67,8 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     const std::string name = VariablePath(*tensor);
     if (!GroupOf(name).ends_with("/vars") || tensor->path().find('/') != std::string_view::npos)
       path.Add(*tensor, "is not the path of a variable of Keras");
-    if (tensor->dtype() == DType::f8e4m3fn || tensor->dtype() == DType::f8e5m2) {
+    const DTypeInfo& info = InfoOf(tensor->dtype());
+    if (info.bytes == 1 && (info.is_float() || info.kind == DTypeKind::kCarried)) {
       dtype.Add(*tensor,
                 fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype()).name));
     }

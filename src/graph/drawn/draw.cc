@@ -106,7 +106,7 @@ class Drawer {
                          "give it a `dtype`, or the spec one at the top");
       return;
     }
-    const auto dtype = FindDType(name->value);
+    const auto dtype = FindDTypeOfSpecs(name->value);
     if (dtype) tensor->Edit().dtype = *dtype;
     why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
     // A module's dtype applies to several tensors.
@@ -254,7 +254,7 @@ class Drawer {
 WrittenTensors DrawTensors(Building& building, const Mesh& mesh, bool keeps_fans) {
   // Report a wrong dtype of the spec once, even if each tensor has its own.
   const auto& dtype = building.spec.dtype;
-  if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
+  if (dtype && !FindDTypeOfSpecs(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;
   Drawer drawer(building, mesh, keeps_fans, &drawn);
   drawn.all_visited = Expand(

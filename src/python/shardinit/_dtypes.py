@@ -32,6 +32,7 @@ class _Type(NamedTuple):
     digits: int = 0
 
 
+_CARRIED = ("f8e8m0", "f8e4m3fnuz", "f8e5m2fnuz")  # Types that folders have, but specs do not.
 _TYPES = {
     "f32": _Type(4, "float32", 24),
     "f64": _Type(8, "float64", 53),
@@ -42,11 +43,14 @@ _TYPES = {
     **{f"i{8 * size}": _Type(size, f"int{8 * size}") for size in (1, 2, 4, 8)},
     **{f"u{8 * size}": _Type(size, f"uint{8 * size}") for size in (1, 2, 4, 8)},
     "bool": _Type(1, "bool"),
+    "f8e8m0": _Type(1, "float8_e8m0fnu"),
+    "f8e4m3fnuz": _Type(1, "float8_e4m3fnuz"),
+    "f8e5m2fnuz": _Type(1, "float8_e5m2fnuz"),
 }
-_BY_CALLED = {row.called: name for name, row in _TYPES.items()}
+_BY_CALLED = {row.called: name for name, row in _TYPES.items() if name not in _CARRIED}
 
-_OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2")
-NAMES = tuple(_TYPES)
+_OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2", *_CARRIED)
+NAMES = tuple(name for name in _TYPES if name not in _CARRIED)
 ROUNDINGS = ("f32", "bf16", "f16")  # Floats that have a rounding function in expressions.
 
 

@@ -1,0 +1,123 @@
+#include "quantized/codes.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/checked_math.h"
+
+namespace shardinit {
+namespace {
+
+// Bytes of rows of the stored tensor: the elements [first, end) of each.
+struct StoredRows {
+  std::vector<uint8_t> bytes;
+  int64_t first, end;
+  int64_t row_bytes;
+
+  const uint8_t* Row(int64_t row) const { return bytes.data() + row * row_bytes; }
+};
+
+StoredRows ReadRows(const CodeMatrices& codes, const BoxElements& stored, int64_t first_row,
+                    int64_t rows, int64_t first, int64_t end) {
+  const int64_t count = end - first, width = codes.stored_columns;
+  StoredRows read = {{}, first, end, count * codes.element_bytes};
+  // A code may be spread over two words, the second of which is then unused.
+  read.bytes.resize(static_cast<size_t>(rows * read.row_bytes + 8));
+  if (count == width) {
+    stored(first_row * width, rows * width, read.bytes.data());
+    return read;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    stored((first_row + row) * width + first, count, read.bytes.data() + row * read.row_bytes);
+  }
+  return read;
+}
+
+// Reads codes of rows that are strings of bits.
+void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+                   uint8_t* out) {
+  const int64_t element_bits = 8 * codes.element_bytes, bits = codes.bits;
+  const int64_t first = part.column * bits / element_bits;
+  const int64_t end = CeilDiv((part.column + part.columns) * bits, element_bits);
+  const StoredRows read =
+      ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
+  const auto mask = static_cast<uint32_t>((1 << bits) - 1);
+  for (int64_t row = 0; row < part.rows; ++row) {
+    const uint8_t* const bytes = read.Row(row);
+    int64_t at = part.column * bits - first * element_bits;
+    for (int64_t column = 0; column < part.columns; ++column, at += bits) {
+      uint16_t window;
+      std::memcpy(&window, bytes + at / 8, sizeof window);
+      *out++ = static_cast<uint8_t>(window >> (at % 8) & mask);
+    }
+  }
+}
+
+// Reads codes of words or bytes, the k-th code of which begins at bit `shifts[k]`.
+template <typename Word, size_t n>
+void ReadWords(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+               const int (&shifts)[n], uint8_t* out) {
+  constexpr auto kInWord = static_cast<int64_t>(n);
+  const int64_t first = part.column / kInWord, end = CeilDiv(part.column + part.columns, kInWord);
+  const StoredRows read =
+      ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
+  const auto mask = static_cast<Word>((1 << codes.bits) - 1);
+  for (int64_t row = 0; row < part.rows; ++row) {
+    const uint8_t* const bytes = read.Row(row);
+    for (int64_t column = part.column; column < part.column + part.columns; ++column) {
+      Word word;
+      std::memcpy(&word, bytes + (column / kInWord - first) * static_cast<int64_t>(sizeof word),
+                  sizeof word);
+      *out++ = static_cast<uint8_t>(word >> shifts[column % kInWord] & mask);
+    }
+  }
+}
+
+// Reads codes of columns that are strings of bits, in words of 32 bits.
+void ReadAlongColumns(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+                      uint8_t* out) {
+  const int64_t bits = codes.bits, word_rows = CeilDiv(codes.rows * bits, 32);
+  const int64_t first = part.row * bits / 32;
+  const int64_t end = CeilDiv((part.row + part.rows) * bits, 32);
+  const StoredRows read = ReadRows(codes, stored, part.matrix * word_rows + first, end - first,
+                                   part.column, part.column + part.columns);
+  const auto mask = static_cast<uint64_t>((1 << bits) - 1);
+  for (int64_t row = 0; row < part.rows; ++row) {
+    const int64_t at = (part.row + row) * bits - first * 32;
+    const uint8_t* const low = read.Row(at / 32);
+    const bool is_split = at % 32 + bits > 32;
+    const uint8_t* const high = read.Row(at / 32 + (is_split ? 1 : 0));
+    for (int64_t column = 0; column < part.columns; ++column) {
+      uint32_t words[2];
+      std::memcpy(&words[0], low + 4 * column, 4);
+      std::memcpy(&words[1], high + 4 * column, 4);
+      const uint64_t both = uint64_t{words[1]} << 32 | words[0];
+      *out++ = static_cast<uint8_t>(both >> (at % 32) & mask);
+    }
+  }
+}
+
+}  // namespace
+
+void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+               uint8_t* out) {
+  constexpr int kHigh[] = {4, 0}, kAwq[] = {0, 16, 4, 20, 8, 24, 12, 28};
+  switch (codes.packing) {
+    case Packing::kBytes: {
+      const StoredRows read = ReadRows(codes, stored, part.matrix * codes.rows + part.row,
+                                       part.rows, part.column, part.column + part.columns);
+      std::memcpy(out, read.bytes.data(), static_cast<size_t>(part.rows * part.columns));
+      return;
+    }
+    case Packing::kAlongRows:
+      return ReadAlongRows(codes, stored, part, out);
+    case Packing::kHighFirst:
+      return ReadWords<uint8_t>(codes, stored, part, kHigh, out);
+    case Packing::kAlongColumns:
+      return ReadAlongColumns(codes, stored, part, out);
+    case Packing::kAwq:
+      return ReadWords<uint32_t>(codes, stored, part, kAwq, out);
+  }
+}
+
+}  // namespace shardinit

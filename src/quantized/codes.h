@@ -1,0 +1,36 @@
+// Reads codes of at most 8 bits from the tensors that quantizers pack them into.
+#pragma once
+
+#include <cstdint>
+
+#include "generate/workers.h"
+
+namespace shardinit {
+
+enum class Packing : uint8_t {
+  kBytes,         // a byte for each code
+  kAlongRows,     // each row is a string of bits that begins with its lowest bit
+  kHighFirst,     // bytes of two codes of a row, the first in the high bits
+  kAlongColumns,  // each column is a string of bits, in words of 32 bits
+  kAwq,           // words of eight codes of a row, in the order that AutoAWQ's kernels read
+};
+
+// A stack of matrices of codes, as it is stored.
+struct CodeMatrices {
+  Packing packing = Packing::kBytes;
+  int bits = 8;
+  int64_t rows = 0, columns = 0;  // of a matrix
+  int64_t stored_columns = 0;     // elements in a row of the stored tensor
+  int element_bytes = 1;          // of the stored tensor
+};
+
+// A part of one matrix.
+struct Rectangle {
+  int64_t matrix, row, column, rows, columns;
+};
+
+// Writes the codes of a rectangle to `out`, row by row. `stored` reads elements of the tensor.
+void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+               uint8_t* out);
+
+}  // namespace shardinit

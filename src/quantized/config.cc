@@ -1,0 +1,180 @@
+#include "quantized/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace shardinit {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kLeaveOut[] = "leave out `--dtype` to copy it unchanged";
+constexpr int64_t kMostInBlock = 1 << 30;
+
+json MemberOf(const json& in, std::string_view key) {
+  const auto found = in.is_object() ? in.find(key) : in.end();
+  return in.is_object() && found != in.end() ? *found : json();
+}
+
+// Returns a whole number from 1 to kMostInBlock.
+std::optional<int64_t> SizeIn(const json& in) {
+  // JSON's own comparison treats a large 64-bit number as negative.
+  if (!in.is_number_unsigned() || in == 0 || in.get<uint64_t>() > kMostInBlock) return {};
+  return in.get<int64_t>();
+}
+
+std::optional<std::pair<int64_t, int64_t>> BlockIn(const json& in) {
+  if (!in.is_array() || in.size() != 2) return {};
+  const auto rows = SizeIn(in[0]), columns = SizeIn(in[1]);
+  if (!rows || !columns) return {};
+  return std::pair(*rows, *columns);
+}
+
+// Calls `visit` with what each group of compressed-tensors says about weights.
+template <typename Visit>
+void ForEachGroup(const json& quantization, Visit visit) {
+  const json groups = MemberOf(quantization, "config_groups");
+  if (!groups.is_object()) return;
+  for (const auto& [name, group] : groups.items()) {
+    const json weights = MemberOf(group, "weights");
+    if (weights.is_object()) visit(weights);
+  }
+}
+
+// Throws if a key says that more was done to the numbers than rounding them.
+void RequireOnlyRounded(const json& quantization) {
+  const json transform = MemberOf(quantization, "transform_config");
+  if (!transform.is_null() && !transform.empty()) {
+    ThrowUnreadable(
+        "transform_config of config.json says that the numbers are rotated, which shardinit "
+        "does not undo");
+  }
+  const json sparsity = MemberOf(MemberOf(quantization, "sparsity_config"), "format");
+  if (!sparsity.is_null() && sparsity != "dense") {
+    ThrowUnreadable(
+        fmt::format("sparsity_config of config.json has the format {}, which shardinit does "
+                    "not read",
+                    Quote(sparsity.dump())));
+  }
+  ForEachGroup(quantization, [](const json& weights) {
+    const json order = MemberOf(weights, "actorder");
+    if (order.is_null() || order == false || order == "weight" || order == "static") return;
+    ThrowUnreadable(
+        fmt::format("actorder of config.json is {}: shardinit does not read numbers in "
+                    "another order",
+                    Quote(order.dump())));
+  });
+}
+
+}  // namespace
+
+void ThrowUnreadable(const std::string& why) {
+  throw Error(ExitCode::kUsage, "the model cannot be widened: " + why, kLeaveOut);
+}
+
+void ThrowUnreadable(const std::string& path, const std::string& why) {
+  throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why), kLeaveOut);
+}
+
+QuantizationConfig::QuantizationConfig(const std::string& text) {
+  constexpr std::string_view kMethods[] = {"fp8",      "mxfp4", "mxfp8", "compressed-tensors",
+                                           "modelopt", "gptq",  "awq"};
+  const json config = json::parse(text, nullptr, false);
+  for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
+    const json of = MemberOf(config, key);
+    if (of.is_null()) continue;
+    const json method = MemberOf(of, "quant_method");
+    const bool is_usual = key == std::string_view("quantization_config");
+    if (is_usual && method.is_null()) continue;
+    if (is_usual && method.is_string() &&
+        std::ranges::find(kMethods, method.get<std::string>()) != std::end(kMethods)) {
+      method_ = method;
+      continue;
+    }
+    ThrowUnreadable(fmt::format("{} of config.json is {}, which shardinit does not support", key,
+                                method.is_null()
+                                    ? std::string("there")
+                                    : fmt::format("quant_method is {}", Quote(method.dump()))));
+  }
+  json_ = std::make_shared<json>(MemberOf(config, "quantization_config"));
+  RequireOnlyRounded(*json_);
+}
+
+bool QuantizationConfig::is_there() const { return !json_->is_null(); }
+
+int64_t QuantizationConfig::Number(std::string_view key) const {
+  return SizeIn(MemberOf(*json_, key)).value_or(0);
+}
+
+std::string QuantizationConfig::Text(std::string_view key) const {
+  const json member = MemberOf(*json_, key);
+  std::string text = member.is_string() ? member.get<std::string>() : "";
+  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
+bool QuantizationConfig::HasBlock() const {
+  return json_->is_object() && json_->contains("weight_block_size");
+}
+
+std::pair<int64_t, int64_t> QuantizationConfig::Block(const std::string& path) const {
+  const json size = MemberOf(*json_, "weight_block_size");
+  if (!HasBlock()) {
+    ThrowUnreadable(
+        path,
+        "there is no config.json next to it with a weight_block_size under quantization_config");
+  }
+  const auto block = BlockIn(size);
+  if (!block) {
+    ThrowUnreadable(
+        path,
+        fmt::format("weight_block_size of config.json must be two sizes, but is {}", size.dump()));
+  }
+  return *block;
+}
+
+std::set<int64_t> QuantizationConfig::Bits() const {
+  std::set<int64_t> bits;
+  ForEachGroup(*json_, [&](const json& weights) {
+    if (const auto size = SizeIn(MemberOf(weights, "num_bits"))) bits.insert(*size);
+  });
+  return bits;
+}
+
+std::set<std::pair<int64_t, int64_t>> QuantizationConfig::Blocks(int64_t rows,
+                                                                 int64_t columns) const {
+  std::set<std::pair<int64_t, int64_t>> blocks;
+  ForEachGroup(*json_, [&](const json& weights) {
+    const json strategy = MemberOf(weights, "strategy"), size = MemberOf(weights, "group_size");
+    const auto group = SizeIn(size);
+    if (strategy == "block") {
+      const auto block = BlockIn(MemberOf(weights, "block_structure"));
+      if (block) blocks.emplace(std::min(block->first, rows), std::min(block->second, columns));
+    } else if (strategy == "group" || strategy == "tensor_group" || (strategy.is_null() && group)) {
+      if (group) blocks.emplace(1, std::min(*group, columns));
+    } else if (strategy == "channel" || (strategy.is_null() && size == -1)) {
+      blocks.emplace(1, columns);
+    } else if (strategy == "tensor" || strategy.is_null()) {
+      blocks.emplace(rows, columns);
+    }
+  });
+  return blocks;
+}
+
+std::string WithoutQuantization(const std::string& config) {
+  auto parsed = json::parse(config, nullptr, false);
+  if (!parsed.is_object()) return config;
+  parsed.erase("quantization_config");
+  return parsed.dump();
+}
+
+}  // namespace shardinit

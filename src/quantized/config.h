@@ -1,0 +1,48 @@
+// Reads what config.json says about the quantization of a model.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensor/box.h"
+
+namespace shardinit {
+
+class QuantizationConfig {
+ public:
+  // Throws Error (kUsage) if the text, of a config.json, names a quantization that is not read.
+  explicit QuantizationConfig(const std::string& text);
+
+  bool is_there() const;
+  // Returns quant_method, or an empty string.
+  const std::string& method() const { return method_; }
+  // Returns a whole number from 1 to 2^30, or 0.
+  int64_t Number(std::string_view key) const;
+  // Returns a text in lower case, or an empty string.
+  std::string Text(std::string_view key) const;
+  bool HasBlock() const;
+  // Returns the rows and columns of a block. Shapes do not determine them, because blocks at the
+  // edges may be cut. Throws Error (kUsage) about the tensor at `path` if they are not there.
+  std::pair<int64_t, int64_t> Block(const std::string& path) const;
+  // Return what the groups of compressed-tensors say: numbers of bits, and rows and columns of the
+  // blocks of a matrix of this size.
+  std::set<int64_t> Bits() const;
+  std::set<std::pair<int64_t, int64_t>> Blocks(int64_t rows, int64_t columns) const;
+
+ private:
+  std::shared_ptr<const nlohmann::json> json_;  // quantization_config
+  std::string method_;
+};
+
+// Returns a config.json without its `quantization_config`.
+std::string WithoutQuantization(const std::string& config);
+
+// Throw Error (kUsage) that the model, or a tensor, cannot be widened.
+[[noreturn]] void ThrowUnreadable(const std::string& why);
+[[noreturn]] void ThrowUnreadable(const std::string& path, const std::string& why);
+
+}  // namespace shardinit

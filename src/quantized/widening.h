@@ -1,0 +1,53 @@
+// Computes the numbers that quantized tensors stand for, with each rounding of their owners.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "generate/workers.h"
+#include "graph/tensor.h"
+#include "quantized/codes.h"
+
+namespace shardinit {
+
+// A tensor that is computed from several stored ones. All are stacks of matrices, whose element is
+//
+//   round to `made`(round to `through`((value of code - zero) * scale * factor))
+//
+// Products are rounded to f32. A matrix is cut into blocks of rows and columns, each with its own
+// scale and zero; blocks at its edges may be smaller.
+struct Widening {
+  // The stored tensors. Only numbers and scales are always there; others have an empty path.
+  enum Part { kNumbers, kScales, kZeros, kGlobal, kParts };
+  // How a scale is computed.
+  enum class Scale : uint8_t {
+    kItself,
+    kExponent,     // of two, plus 127. 255 is infinity.
+    kByGlobal,     // is divided by the element of kGlobal
+    kTimesGlobal,  // is multiplied by the element of kGlobal
+  };
+
+  std::array<Tensor, kParts> parts;
+  std::vector<std::string> unused;  // other stored tensors that only a quantized model needs
+  CodeMatrices codes;
+  std::vector<float> values;  // of each code
+  int64_t block_rows = 1, block_columns = 1;
+  Scale scale = Scale::kItself;
+  CodeMatrices zero_codes;   // a matrix of the blocks
+  std::vector<float> zeros;  // the zero of each code
+  DType through = DType::f32;
+  float factor = 1;
+  bool is_exact = false;       // infinite products and scales that stand for no number are errors
+  bool is_transposed = false;  // the matrices of `made` have the stored rows as columns
+  Tensor made;                 // has the requested type
+
+  const Tensor& numbers() const { return parts[kNumbers]; }
+  const Tensor& scales() const { return parts[kScales]; }
+};
+
+// Returns a function that computes elements of the made tensor. `stored` reads each part. The
+// function throws Error (kUsage) if the type cannot hold an element.
+BoxElements Widen(const Widening& widening, std::array<BoxElements, Widening::kParts> stored);
+
+}  // namespace shardinit

@@ -1,0 +1,293 @@
+"""Random quantized tensors are widened to the bits that their owners' packages compute: compressed-tensors, ModelOpt,
+Transformers and GPTQModel's formula."""
+
+import json
+import pathlib
+import tempfile
+
+from clients import client_of
+from generated import generated, given
+from hypothesis import strategies as st
+from support import run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+compressors = client_of("compressed_tensors.compressors")
+quantization = client_of("compressed_tensors.quantization")
+forward = client_of("compressed_tensors.quantization.lifecycle.forward")
+autoawq = client_of("compressed_tensors.entrypoints.convert.converters")
+fp8 = client_of("transformers.integrations.finegrained_fp8")
+nvfp4 = client_of("modelopt.torch.quantization.qtensor.nvfp4_tensor")
+
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
+
+
+class Bits:
+    """Draws random tensors."""
+
+    def __init__(self, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def codes(self, *shape, most=256):
+        return torch.randint(0, most, shape, generator=self.generator, dtype=torch.uint8)
+
+    def words(self, *shape):
+        return torch.randint(-2**31, 2**31, shape, generator=self.generator).to(torch.int32)
+
+    def scales(self, *shape, dtype=torch.float32):
+        """Returns scales of some orders of magnitude, some negative and some 0."""
+        scales = torch.randn(shape, generator=self.generator) * torch.exp2(
+            torch.randint(-10, 3, shape, generator=self.generator).float())
+        scales[torch.rand(shape, generator=self.generator) < 0.02] = 0
+        return scales.to(dtype)
+
+    def f8(self, *shape):
+        """Returns all codes but NaN."""
+        codes = self.codes(*shape)
+        codes[(codes & 127) == 127] = 0x80
+        return codes.view(torch.float8_e4m3fn)
+
+
+def scheme_of(form, **weights):
+    weights = quantization.QuantizationArgs(**weights)
+    return quantization.QuantizationScheme(targets=["Linear"], weights=weights, format=form)
+
+
+def form_of(scheme):
+    return getattr(scheme.format, "value", scheme.format)
+
+
+def config_of(scheme):
+    return {"quant_method": "compressed-tensors", "format": form_of(scheme),
+            "config_groups": {"group_0": json.loads(scheme.model_dump_json())}, "ignore": ["lm_head"]}
+
+
+def decompressed(scheme, state):
+    compressor = compressors.BaseCompressor.get_value_from_registry(form_of(scheme))
+    return compressor.decompress({name: tensor.clone().contiguous() for name, tensor in state.items()}, scheme)["weight"]
+
+
+# Each kind draws its tensors, and returns them, quantization_config and the owner's numbers.
+
+SCALES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+
+
+def draw_blocks(draw, columns, divides=None):
+    """Draws the strategy of scales: (arguments of QuantizationArgs, columns of scales)."""
+    strategy = draw(st.sampled_from(["channel", "group"]))
+    if strategy == "channel":
+        return {"strategy": strategy}, 1
+    groups = draw(st.sampled_from([n for n in (1, 2, 3, 5) if columns % n == 0]))
+    return {"strategy": strategy, "group_size": columns // groups}, groups
+
+
+def pack_quantized(draw, bits):
+    width, rows = draw(st.integers(1, 8)), draw(st.integers(1, 70))
+    columns = draw(st.integers(1, 30)) * draw(st.sampled_from([1, 2, 6, 32]))
+    blocks, groups = draw_blocks(draw, columns)
+    symmetric, dtype = draw(st.booleans()), draw(SCALES)
+    scheme = scheme_of("pack-quantized", num_bits=width, type="int", symmetric=symmetric, **blocks)
+    state = {"weight_packed": bits.words(rows, -(-columns * width // 32)),
+             "weight_scale": bits.scales(rows, groups, dtype=dtype), "weight_shape": torch.tensor([rows, columns])}
+    if not symmetric:
+        state["weight_zero_point"] = bits.words(-(-rows * width // 32), groups)
+    return state, config_of(scheme), decompressed(scheme, state)
+
+
+def int_quantized(draw, bits):
+    rows, columns = draw(st.integers(1, 40)), 30
+    blocks, groups = draw_blocks(draw, columns)
+    symmetric, dtype = draw(st.booleans()), draw(SCALES)
+    scheme = scheme_of("int-quantized", num_bits=8, type="int", symmetric=symmetric, **blocks)
+    state = {"weight": bits.codes(rows, columns).view(torch.int8),
+             "weight_scale": bits.scales(rows, groups, dtype=dtype)}
+    if not symmetric:
+        state["weight_zero_point"] = bits.codes(rows, groups).view(torch.int8)
+    return state, config_of(scheme), decompressed(scheme, state)
+
+
+def float_quantized(draw, bits):
+    rows, columns, dtype = draw(st.integers(1, 70)), draw(st.sampled_from([1, 30, 64, 77])), draw(SCALES)
+    strategy = draw(st.sampled_from(["tensor", "channel", "group", "block"]))
+    more, shape = {}, {"tensor": [1], "channel": [rows, 1]}.get(strategy)
+    if strategy == "group":
+        more, groups = draw_blocks(draw, columns)
+        shape, strategy = [rows, groups], more.pop("strategy")
+    if strategy == "block":
+        high, wide = draw(st.sampled_from([(16, 16), (32, 8), (7, 64)]))
+        more, shape = {"block_structure": [high, wide]}, [-(-rows // high), -(-columns // wide)]
+    scheme = scheme_of("float-quantized", num_bits=8, type="float", symmetric=True, strategy=strategy, **more)
+    state = {"weight": bits.f8(rows, columns), "weight_scale": bits.scales(*shape, dtype=dtype)}
+    if draw(st.booleans()):
+        state["input_scale"] = bits.scales(1)
+    return state, config_of(scheme), decompressed(scheme, state)
+
+
+def small_floats(draw, bits):
+    form = draw(st.sampled_from(["nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized",
+                                 "mxfp8-quantized"]))
+    rows, groups = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    size = 16 if form.startswith("nvfp4") else 32
+    columns, width = groups * size, {"nv": 4, "mx": int(form[4])}[form[:2]]
+    scheme = scheme_of(form, num_bits=width, type="float", symmetric=True,
+                       strategy="tensor_group" if size == 16 else "group", group_size=size)
+    state = {"weight_scale": bits.codes(rows, groups)}
+    if width == 8:
+        state["weight"] = bits.f8(rows, columns)
+    else:
+        state["weight_packed"] = bits.codes(rows, columns * width // 8)
+    if size == 16:
+        state["weight_scale"] = bits.f8(rows, groups)
+        state["weight_global_scale"] = bits.scales(1).abs() + 0.25
+    return state, config_of(scheme), decompressed(scheme, state).to(torch.bfloat16)
+
+
+def modelopt(draw, bits):
+    rows, groups = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    state = {"weight": bits.codes(rows, groups * 8), "weight_scale": bits.f8(rows, groups),
+             "weight_scale_2": bits.scales()}
+    if draw(st.booleans()):
+        state["input_scale"] = bits.scales()
+    tensor = nvfp4.NVFP4QTensor(torch.Size([rows, groups * 16]), torch.float32, state["weight"])
+    wanted = tensor.dequantize(dtype=torch.float32, scale=state["weight_scale"], double_scale=state["weight_scale_2"],
+                               block_sizes={-1: 16})
+    return state, {"quant_method": "modelopt", "quant_algo": "NVFP4"}, wanted
+
+
+def awq(draw, bits):
+    groups, size, columns = draw(st.integers(1, 4)), draw(st.sampled_from([8, 32])), 8 * draw(st.integers(1, 12))
+    state = {"qweight": bits.words(groups * size, columns // 8), "qzeros": bits.words(groups, columns // 8),
+             "scales": bits.scales(groups, columns, dtype=torch.float16)}
+    config = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": "gemm"}
+    weight, scale, zero = autoawq.AutoAWQConverter(group_size=size)._convert_gemm_module(
+        state["qweight"], state["scales"], state["qzeros"])
+    scheme = scheme_of("pack-quantized", num_bits=4, type="int", symmetric=False, strategy="group", group_size=size)
+    return state, config, forward.dequantize(weight, scale, zero, scheme.weights)
+
+
+def gptq(draw, bits):
+    """Computes what GPTQModel's TorchLinear does."""
+    width, is_second = draw(st.sampled_from([4, 8])), draw(st.booleans())
+    in_word, groups, size = 32 // width, draw(st.integers(1, 4)), draw(st.sampled_from([8, 32]))
+    rows, columns = groups * size, 8 * draw(st.integers(1, 12))
+    zeros = bits.words(groups, columns // in_word)
+    if not is_second:
+        zeros[:] = 0x77777777 if width == 4 else 0x7F7F7F7F
+    state = {"qweight": bits.words(rows // in_word, columns), "qzeros": zeros,
+             "scales": bits.scales(groups, columns, dtype=torch.float16)}
+    if draw(st.booleans()):
+        state["g_idx"] = (torch.arange(rows) // size).to(torch.int32)
+    shifts = torch.arange(0, 32, width)
+    mask = 2**width - 1
+    codes = (state["qweight"][:, None, :] >> shifts[None, :, None] & mask).reshape(rows, columns)
+    zero = (zeros[:, :, None] >> shifts & mask).reshape(groups, columns) + (0 if is_second else 1)
+    of_row = torch.arange(rows) // size
+    wanted = (state["scales"][of_row] * (codes - zero[of_row]).to(torch.float16)).t()
+    config = {"quant_method": "gptq", "bits": width, "group_size": size, "sym": not is_second, "desc_act": False}
+    if is_second:
+        config["checkpoint_format"] = "gptq_v2"
+    return state, config, wanted
+
+
+def finegrained(draw, bits):
+    rows, columns = 16 * draw(st.integers(1, 5)), 32 * draw(st.integers(1, 5))
+    kind = draw(st.sampled_from(["grid", "one", "rows"]))
+    shape = {"grid": [rows // 16, columns // 32], "one": draw(st.sampled_from([[], [1], [1, 1]])),
+             "rows": [rows, 1]}[kind]
+    scales = draw(st.sampled_from([bits.scales(*shape), bits.scales(*shape, dtype=torch.bfloat16),
+                                   bits.codes(*shape, most=200),
+                                   bits.codes(*shape, most=200).view(torch.float8_e8m0fnu)]))
+    name = draw(st.sampled_from(["weight_scale_inv", "scale", "qscale_weight"]))
+    state = {"weight": bits.f8(rows, columns), name: scales}
+    config = {"quant_method": "fp8"}
+    if kind == "grid":
+        config["weight_block_size"] = [16, 32]
+    return state, config, fp8.Fp8Dequantize(None)._dequantize_one(state["weight"], scales, torch.float32)
+
+
+def experts(draw, bits):
+    """Draws an expert of DeepSeek V4, two numbers in a byte."""
+    rows, groups = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    state = {"weight": bits.codes(rows, 16 * groups).view(torch.int8),
+             draw(st.sampled_from(["weight_scale_inv", "scale"])):
+                 bits.codes(rows, groups, most=200).view(torch.float8_e8m0fnu)}
+    numbers, scales = state.values()
+    config = {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0", "expert_dtype": "fp4"}
+    return state, config, fp8.Fp8Dequantize(None)._dequantize_one(numbers, scales, torch.float32)
+
+
+KINDS = [experts, pack_quantized, int_quantized, float_quantized, small_floats, modelopt, awq, gptq, finegrained]
+
+
+@st.composite
+def cases(draw, kind):
+    state, config, wanted = kind(draw, Bits(draw(st.integers(0, 1 << 30))))
+    return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2]))
+
+
+def check(case):
+    state, config, wanted, dtype, jobs = case
+    exact, wanted = wanted, wanted.to(DTYPES[dtype])
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
+        folder.mkdir()
+        stored = {f"model.x.{key}": tensor for key, tensor in state.items()} | {"model.k_scale": torch.ones(1)}
+        safetensors_torch.save_file(stored | {"model.norm.weight": torch.ones(3)}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
+        done = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", out, "-j", jobs)
+        if (wanted.isinf() & exact.isfinite()).any():
+            assert done.returncode == 2 and "cannot hold" in done.stderr and not out.exists(), done
+            return
+        assert done.returncode == 0, done.stderr
+        found = safetensors_torch.load_file(out / "model.safetensors")
+    assert found.keys() == {"model.x.weight", "model.norm.weight"}
+    found = found["model.x.weight"]
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    numbers = {2: torch.int16, 4: torch.int32}[wanted.element_size()]
+    same = (found.view(numbers) == wanted.contiguous().view(numbers)) | (found.isnan() & wanted.isnan())
+    assert same.all(), (found[~same][:4], wanted[~same][:4], (~same).nonzero()[:4])
+
+
+NAMES = ["weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_global_scale",
+         "weight_scale_2", "weight_scale_inv", "scale", "qweight", "qzeros", "scales", "g_idx", "x_blocks", "x_scales"]
+OF_PARTS = [torch.int32, torch.uint8, torch.int8, torch.int64, torch.float16, torch.float32, torch.float8_e4m3fn,
+            torch.float8_e8m0fnu]
+VALUES = st.sampled_from([None, True, -1, 0, 1, 2, 3, 4, 8, 32, 2**30, 2**63, 0.5, "4", "gemm", [], [2, 2], [4, 32], {}])
+CONFIGS = st.fixed_dictionaries(
+    {"quant_method": st.sampled_from(["compressed-tensors", "modelopt", "gptq", "awq", "fp8", "mxfp4", None])},
+    optional={"bits": VALUES, "group_size": VALUES, "version": VALUES, "checkpoint_format": VALUES,
+              "weight_block_size": VALUES,
+              "config_groups": st.one_of(VALUES, st.fixed_dictionaries({"a": st.one_of(VALUES, st.fixed_dictionaries(
+                  {"weights": st.fixed_dictionaries({}, optional={
+                      "num_bits": VALUES, "strategy": st.sampled_from(["tensor", "channel", "group", "block", 1, None]),
+                      "group_size": VALUES, "block_structure": VALUES, "actorder": VALUES})}))}))})
+PARTS = st.dictionaries(st.sampled_from(NAMES), st.tuples(
+    st.sampled_from(OF_PARTS), st.lists(st.sampled_from([1, 2, 3, 4, 8, 32]), max_size=4)), min_size=1, max_size=5)
+
+
+@generated(60)
+@given(parts=PARTS, config=CONFIGS, seed=st.integers(0, 1 << 30))
+def test_random_parts_of_quantized_tensors_are_widened_or_rejected(parts, config, seed):
+    """Any tensors with the names of quantizers, beside any config, are widened or give an error."""
+    bits = Bits(seed)
+    state = {f"m.{name}": bits.codes(*shape, dtype.itemsize).view(dtype).reshape(shape)
+             for name, (dtype, shape) in parts.items()}
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
+        folder.mkdir()
+        safetensors_torch.save_file(state, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
+        done = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", out)
+        assert done.returncode in (0, 2) and "bug" not in done.stderr and out.exists() == (done.returncode == 0), done
+
+
+def make_test(kind, number):
+    @generated(number)
+    @given(case=cases(kind))
+    def test(case):
+        check(case)
+    return test
+
+
+for kind in KINDS:
+    globals()[f"test_random_{kind.__name__}_tensors_are_widened_like_their_owner"] = make_test(kind, 25)
