@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "tensor/convert.h"
+#include "tensor/encode-inl.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -18,7 +21,8 @@ namespace {
 constexpr int64_t kElementsAtOnce = 1 << 18;
 
 float Rounded(float number, DType through) {
-  if (through == DType::bf16) return DecodeBf16(EncodeBf16(number));
+  if (through == DType::bf16)
+    return DecodeBf16(static_cast<uint16_t>(encoding::Bf16(std::bit_cast<uint32_t>(number))));
   if (through == DType::f16) return DecodeF16(EncodeF16(number));
   return number;
 }
@@ -63,35 +67,58 @@ class Computation {
     const std::vector<float> scales = ReadScales(blocks), zeros = ReadZeros(blocks);
     const int64_t bytes = InfoOf(widening_.made.dtype()).bytes;
     const uint8_t* code = codes.data();
+    std::vector<float> numbers(static_cast<size_t>(part.columns));
     for (int64_t row = 0; row < part.rows; ++row) {
       const int64_t of_row = ((part.row + row) / block_rows - blocks.row) * blocks.columns;
       for (int64_t column = 0; column < part.columns;) {
         const int64_t block = (part.column + column) / block_columns;
         const int64_t end = std::min(part.columns, (block + 1) * block_columns - part.column);
         const auto at = static_cast<size_t>(of_row + block - blocks.column);
-        for (; column < end; ++column) {
-          Put(widening_.values[*code++] - zeros[at], scales[at],
-              out + (row * row_stride + column * column_stride) * bytes);
-        }
+        Multiply(code, end - column, zeros[at], scales[at], &numbers[static_cast<size_t>(column)]);
+        code += end - column, column = end;
       }
+      Store(numbers, column_stride * bytes, out + row * row_stride * bytes);
     }
   }
 
-  void Put(float value, float scale, uint8_t* out) const {
-    const float product = value * scale;
-    if (widening_.is_exact && std::isinf(product) && std::isfinite(scale)) {
-      const bool is_power = widening_.scale == Widening::Scale::kExponent;
-      throw Error(
-          ExitCode::kUsage,
-          fmt::format("`{}` has the value {} with the scale {}, whose product f32 cannot hold",
-                      widening_.made.path(), value,
-                      is_power ? fmt::format("2^{}", std::ilogb(scale)) : fmt::to_string(scale)));
+  // Computes the numbers of codes of one block.
+  void Multiply(const uint8_t* codes, int64_t count, float zero, float scale, float* out) const {
+    const float* const values = widening_.values.data();
+    for (int64_t i = 0; i < count; ++i) out[i] = (values[codes[i]] - zero) * scale;
+    if (widening_.is_exact && std::isfinite(scale)) RequireFinite(codes, count, scale, out);
+    for (int64_t i = 0; i < count; ++i)
+      out[i] = Rounded(out[i] * widening_.factor, widening_.through);
+  }
+
+  void RequireFinite(const uint8_t* codes, int64_t count, float scale,
+                     const float* products) const {
+    const float* const found =
+        std::find_if(products, products + count, [](float product) { return std::isinf(product); });
+    if (found == products + count) return;
+    const bool is_power = widening_.scale == Widening::Scale::kExponent;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` has the value {} with the scale {}, whose product f32 cannot hold",
+                    widening_.made.path(), widening_.values[codes[found - products]],
+                    is_power ? fmt::format("2^{}", std::ilogb(scale)) : fmt::to_string(scale)));
+  }
+
+  // Writes numbers in the requested type, so many bytes apart. Convert() is slow and also finds
+  // numbers that the type cannot hold; bf16 is encoded here.
+  void Store(const std::vector<float>& numbers, int64_t stride, uint8_t* out) const {
+    const DType dtype = widening_.made.dtype();
+    const float largest = dtype == DType::bf16 ? LargestRounded(dtype) : -1;
+    for (const float& number : numbers) {
+      if (std::fabs(number) <= largest) {
+        const auto bits = static_cast<uint16_t>(encoding::Bf16(std::bit_cast<uint32_t>(number)));
+        std::memcpy(out, &bits, sizeof bits);
+      } else if (!Convert(&number, DType::f32, dtype, out)) {
+        throw Error(ExitCode::kUsage,
+                    fmt::format("`{}` has the value {}, which {} cannot hold",
+                                widening_.made.path(), number, InfoOf(dtype).name));
+      }
+      out += stride;
     }
-    const float number = Rounded(product * widening_.factor, widening_.through);
-    if (Convert(&number, DType::f32, widening_.made.dtype(), out)) return;
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` has the value {}, which {} cannot hold", widening_.made.path(),
-                            number, InfoOf(widening_.made.dtype()).name));
   }
 
   float ScaleOf(const uint8_t* stored, float global) const {
