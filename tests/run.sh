@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that CI checks, from a bare Debian system:
 #
-#   sh tests/run.sh              all phases below but `fast`, `wheels` and `record`, one after another
+#   sh tests/run.sh              all phases below but `fast` and `record`, one after another
 #   sh tests/run.sh PHASE…       these alone; each needs `packages` once, and what it names
 #   sh tests/run.sh --list       the phases
 #
@@ -17,9 +17,8 @@
 #   tsan       a build with the sanitizer of threads, and its unit tests of threads; `commands` runs more with it
 #   pip        `pip install` of this clone, of what `build` compiled
 #   aarch64    a build for aarch64, which runs here under qemu
-#   wheel      the wheel for this machine, and bare systems of Debian to install it in
+#   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
 #   commands   all command tests (needs build; compares with the builds named before it)
-#   wheels     before a release: also the wheel for the other machine, which `commands` then tests, too
 #   record     writes what the commands print now to golden/ (needs build); review it by `git diff golden`
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,7 +27,7 @@ cd "$(dirname "$0")/.."
 all='packages format build unit asan tsan pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
-  case " $all fast wheels record " in *" $phase "*) ;;
+  case " $all fast record " in *" $phase "*) ;;
     *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
 done
 
@@ -115,12 +114,12 @@ All() {
   return "$all_status"
 }
 
-# Wheels for these kinds of machine, in build/wheels, and the bare systems, all at once: making those uses the
-# network and the disk, and what configures a wheel's libraries one core.
+# Both wheels, in build/wheels, and the bare systems, all at once: making those uses the network and the
+# disk, and what configures a wheel's libraries one core.
 Wheels() {
   rm -rf build/wheels
   BareSystems & processes=$!
-  for kind in "$@"; do
+  for kind in x86_64 aarch64; do
     sh src/wheel.sh build/wheels "$kind" & processes="$processes $!"
   done
   All $processes
@@ -200,14 +199,10 @@ PythonPackages() {
 
 # Wheels wait for the network, and for scripts that configure libraries on one core: other phases compile meanwhile.
 BeginWheels() {
-  case " $* " in
-    *' wheels '*) kinds='x86_64 aarch64' ;;
-    *' wheel '*) kinds=$(uname -m) ;;
-    *) return 0 ;;
-  esac
+  case " $* " in *' wheel '*) ;; *) return 0 ;; esac
   [ -z "$wheels" ] || return 0
   mkdir -p build/log
-  Wheels $kinds > build/log/wheels.log 2>&1 & wheels=$!
+  Wheels > build/log/wheels.log 2>&1 & wheels=$!
 }
 
 Format() {
@@ -258,7 +253,7 @@ for phase in ${*:-$all}; do
     pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
-    wheel|wheels) Step 'wheels and bare systems' eval 'wait "$wheels" || { cat build/log/wheels.log; false; }'
+    wheel) Step 'wheels and bare systems' eval 'wait "$wheels" || { cat build/log/wheels.log; false; }'
            # The optimizer of clang is tried with this one.
            others="$others build/wheel/$(uname -m)/build/shardinit/src/shardinit" ;;
     commands) Tests 'command tests' CommandTests ;;

@@ -56,6 +56,7 @@ std::vector<int64_t> TensorFolder::ReadWhole(const Tensor& tensor) const {
   const DTypeInfo& info = InfoOf(tensor.dtype());
   std::vector<uint8_t> stored(static_cast<size_t>(tensor.elements() * info.bytes));
   ElementsOf(tensor)(0, tensor.elements(), stored.data());
+  for (const FilePiece& piece : PiecesOf(tensor)) RequireUnchanged(piece);
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     numbers.push_back(

@@ -420,7 +420,7 @@ PartEntry TensorEntry(std::vector<std::string> keys, const Shape& shape, const D
   PartEntry entry{.keys = std::move(keys), .kind = PartEntry::Kind::kTensor};
   entry.rank = std::ssize(shape);
   entry.elements = ElementCount(shape);
-  entry.is_float = dtype == nullptr || dtype->is_float();
+  entry.is_float = dtype == nullptr || dtype->has_fractions();
   entry.is_byte = dtype != nullptr && dtype->dtype == DType::u8;
   if (dtype == nullptr || __builtin_mul_overflow(entry.elements, dtype->bytes, &entry.bytes)) {
     entry.bytes = 0;

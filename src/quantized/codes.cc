@@ -8,10 +8,9 @@
 namespace shardinit {
 namespace {
 
-// Bytes of rows of the stored tensor: the elements [first, end) of each.
+// A part of each of some rows of the stored tensor.
 struct StoredRows {
   std::vector<uint8_t> bytes;
-  int64_t first, end;
   int64_t row_bytes;
 
   const uint8_t* Row(int64_t row) const { return bytes.data() + row * row_bytes; }
@@ -20,7 +19,7 @@ struct StoredRows {
 StoredRows ReadRows(const CodeMatrices& codes, const BoxElements& stored, int64_t first_row,
                     int64_t rows, int64_t first, int64_t end) {
   const int64_t count = end - first, width = codes.stored_columns;
-  StoredRows read = {{}, first, end, count * codes.element_bytes};
+  StoredRows read = {{}, count * codes.element_bytes};
   // A code may be spread over two words, the second of which is then unused.
   read.bytes.resize(static_cast<size_t>(rows * read.row_bytes + 8));
   if (count == width) {
@@ -53,22 +52,19 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
   }
 }
 
-// Reads codes of words or bytes, the k-th code of which begins at bit `shifts[k]`.
-template <typename Word, size_t n>
-void ReadWords(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
-               const int (&shifts)[n], uint8_t* out) {
-  constexpr auto kInWord = static_cast<int64_t>(n);
-  const int64_t first = part.column / kInWord, end = CeilDiv(part.column + part.columns, kInWord);
+// Reads codes of words of eight, in the order of AutoAWQ's kernels.
+void ReadAwq(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
+             uint8_t* out) {
+  constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
+  const int64_t first = part.column / 8, end = CeilDiv(part.column + part.columns, 8);
   const StoredRows read =
       ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
-  const auto mask = static_cast<Word>((1 << codes.bits) - 1);
   for (int64_t row = 0; row < part.rows; ++row) {
     const uint8_t* const bytes = read.Row(row);
     for (int64_t column = part.column; column < part.column + part.columns; ++column) {
-      Word word;
-      std::memcpy(&word, bytes + (column / kInWord - first) * static_cast<int64_t>(sizeof word),
-                  sizeof word);
-      *out++ = static_cast<uint8_t>(word >> shifts[column % kInWord] & mask);
+      uint32_t word;
+      std::memcpy(&word, bytes + 4 * (column / 8 - first), sizeof word);
+      *out++ = static_cast<uint8_t>(word >> kShifts[column % 8] & 15);
     }
   }
 }
@@ -101,7 +97,6 @@ void ReadAlongColumns(const CodeMatrices& codes, const BoxElements& stored, cons
 
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
                uint8_t* out) {
-  constexpr int kHigh[] = {4, 0}, kAwq[] = {0, 16, 4, 20, 8, 24, 12, 28};
   switch (codes.packing) {
     case Packing::kBytes: {
       const StoredRows read = ReadRows(codes, stored, part.matrix * codes.rows + part.row,
@@ -111,12 +106,10 @@ void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Recta
     }
     case Packing::kAlongRows:
       return ReadAlongRows(codes, stored, part, out);
-    case Packing::kHighFirst:
-      return ReadWords<uint8_t>(codes, stored, part, kHigh, out);
     case Packing::kAlongColumns:
       return ReadAlongColumns(codes, stored, part, out);
     case Packing::kAwq:
-      return ReadWords<uint32_t>(codes, stored, part, kAwq, out);
+      return ReadAwq(codes, stored, part, out);
   }
 }
 

@@ -10,7 +10,6 @@ namespace shardinit {
 enum class Packing : uint8_t {
   kBytes,         // a byte for each code
   kAlongRows,     // each row is a string of bits that begins with its lowest bit
-  kHighFirst,     // bytes of two codes of a row, the first in the high bits
   kAlongColumns,  // each column is a string of bits, in words of 32 bits
   kAwq,           // words of eight codes of a row, in the order that AutoAWQ's kernels read
 };

@@ -53,6 +53,18 @@ void TakePackedZeros(Widening* widening, const Tensor& zeros) {
   widening->zero_codes = {Packing::kAlongColumns, codes.bits, rows, columns, columns, 4};
 }
 
+// Throws if the config contradicts the zeros. Bytes may have some that the config does not
+// announce, which compressed-tensors subtracts.
+void RequireZeros(const Search& search, const Widening& widening) {
+  const std::set<bool> symmetric = search.config().AreSymmetric();
+  const bool has_zeros = !widening.parts[Widening::kZeros].path().empty();
+  const bool is_packed = widening.codes.packing != Packing::kBytes;
+  if (symmetric != std::set<bool>{has_zeros} || (has_zeros && !is_packed)) return;
+  ThrowUnreadable(widening.numbers(),
+                  has_zeros ? "it has a weight_zero_point, but symmetric of config.json is true"
+                            : "it has no weight_zero_point, but symmetric of config.json is false");
+}
+
 Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& scales,
                         const std::string& around) {
   const std::string path = around + ".weight_shape";
@@ -79,6 +91,7 @@ Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& sca
   if (const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point")) {
     TakePackedZeros(&widening, *zeros);
   }
+  RequireZeros(search, widening);
   return widening;
 }
 
@@ -165,6 +178,7 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
   if (const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point")) {
     TakeByteZeros(&widening, *scales, *zeros);
   }
+  RequireZeros(search, widening);
   search.LeaveActivations(&widening, around);
   search.Add(std::move(widening));
   return true;

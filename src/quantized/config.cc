@@ -37,7 +37,7 @@ std::optional<std::pair<int64_t, int64_t>> BlockIn(const json& in) {
   return std::pair(*rows, *columns);
 }
 
-// Calls `visit` with what each group of compressed-tensors says about weights.
+// Calls `visit` with the settings for weights of each group of compressed-tensors.
 template <typename Visit>
 void ForEachGroup(const json& quantization, Visit visit) {
   const json groups = MemberOf(quantization, "config_groups");
@@ -48,13 +48,12 @@ void ForEachGroup(const json& quantization, Visit visit) {
   }
 }
 
-// Throws if a key says that more was done to the numbers than rounding them.
+// Throws if the numbers were not only rounded, but also rotated, reordered or compressed.
 void RequireOnlyRounded(const json& quantization) {
   const json transform = MemberOf(quantization, "transform_config");
   if (!transform.is_null() && !transform.empty()) {
     ThrowUnreadable(
-        "transform_config of config.json says that the numbers are rotated, which shardinit "
-        "does not undo");
+        "transform_config of config.json rotates the numbers, which shardinit does not undo");
   }
   const json sparsity = MemberOf(MemberOf(quantization, "sparsity_config"), "format");
   if (!sparsity.is_null() && sparsity != "dense") {
@@ -109,6 +108,10 @@ QuantizationConfig::QuantizationConfig(const std::string& text) {
 
 bool QuantizationConfig::is_there() const { return !json_->is_null(); }
 
+bool QuantizationConfig::IsTrue(std::string_view key) const {
+  return MemberOf(*json_, key) == true;
+}
+
 int64_t QuantizationConfig::Number(std::string_view key) const {
   return SizeIn(MemberOf(*json_, key)).value_or(0);
 }
@@ -148,6 +151,14 @@ std::set<int64_t> QuantizationConfig::Bits() const {
     if (const auto size = SizeIn(MemberOf(weights, "num_bits"))) bits.insert(*size);
   });
   return bits;
+}
+
+std::set<bool> QuantizationConfig::AreSymmetric() const {
+  std::set<bool> symmetric;
+  ForEachGroup(*json_, [&](const json& weights) {
+    symmetric.insert(MemberOf(weights, "symmetric") != false);
+  });
+  return symmetric;
 }
 
 std::set<std::pair<int64_t, int64_t>> QuantizationConfig::Blocks(int64_t rows,

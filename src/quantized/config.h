@@ -1,4 +1,4 @@
-// Reads what config.json says about the quantization of a model.
+// Reads the quantization_config of a model's config.json.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ class QuantizationConfig {
   bool is_there() const;
   // Returns quant_method, or an empty string.
   const std::string& method() const { return method_; }
+  bool IsTrue(std::string_view key) const;
   // Returns a whole number from 1 to 2^30, or 0.
   int64_t Number(std::string_view key) const;
   // Returns a text in lower case, or an empty string.
@@ -28,9 +29,10 @@ class QuantizationConfig {
   // Returns the rows and columns of a block. Shapes do not determine them, because blocks at the
   // edges may be cut. Throws Error (kUsage) about the tensor at `path` if they are not there.
   std::pair<int64_t, int64_t> Block(const std::string& path) const;
-  // Return what the groups of compressed-tensors say: numbers of bits, and rows and columns of the
-  // blocks of a matrix of this size.
+  // Return the settings of the groups of compressed-tensors: numbers of bits, whether numbers have
+  // no zero points, and rows and columns of the blocks of a matrix of this size.
   std::set<int64_t> Bits() const;
+  std::set<bool> AreSymmetric() const;
   std::set<std::pair<int64_t, int64_t>> Blocks(int64_t rows, int64_t columns) const;
 
  private:

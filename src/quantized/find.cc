@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "quantized/search.h"
@@ -32,25 +33,43 @@ constexpr struct {
     {"", &IsByte, &FindBlocks},
 };
 
-// Throws if the tensor is a part of packed numbers by its name, or an integer tensor with scales
-// next to it.
-void RequireUnpacked(const Search& search, const Tensor& tensor) {
+std::string ModuleOf(const std::string& path) { return path.substr(0, path.rfind('.') + 1); }
+
+// Returns whether parts of packed numbers have this name within their module.
+bool IsPackedName(std::string_view name) {
   constexpr std::string_view kPacked[] = {"weight_packed",   "qweight",       "qzeros",
                                           "scale_packed",    "weight_g_idx",  "g_idx",
                                           "weight_shape",    "bitmask",       "weight_zero_point",
                                           "pre_quant_scale", "weight_bitmask"};
+  return std::ranges::find(kPacked, name) != std::end(kPacked);
+}
+
+// Throws if a part of widened numbers is dropped: they would become other numbers.
+void RequireUndropped(const Search& search, const std::vector<Widening>& found) {
+  std::set<std::string> modules;
+  for (const Widening& widening : found) {
+    modules.insert(ModuleOf(std::string(widening.numbers().path())));
+  }
+  for (const std::string& path : search.dropped()) {
+    const std::string module = ModuleOf(path);
+    if (!modules.contains(module) || !IsPackedName(path.substr(module.size()))) continue;
+    ThrowUnreadable(path, "it is dropped, but other parts of the same numbers are not");
+  }
+}
+
+// Throws if the tensor is a part of packed numbers by its name, or an integer tensor with scales
+// next to it.
+void RequireUnpacked(const Search& search, const Tensor& tensor) {
   constexpr std::string_view kScales[] = {"scale",   "scales", "weight_scale",    "weight_scales",
                                           "qscales", "absmax", "weight_scale_inv"};
-  const std::string path(tensor.path());
-  const size_t dot = path.rfind('.') + 1;
-  const std::string_view last = std::string_view(path).substr(dot);
-  if (std::ranges::find(kPacked, last) != std::end(kPacked)) {
+  const std::string path(tensor.path()), module = ModuleOf(path);
+  if (IsPackedName(path.substr(module.size()))) {
     ThrowUnreadable(tensor, "it is a part of packed numbers, which shardinit does not read");
   }
   const DTypeInfo& info = InfoOf(tensor.dtype());
   if (info.is_float() || info.kind == DTypeKind::kBool || tensor.shape().size() < 2) return;
   for (const std::string_view scale : kScales) {
-    const auto found = search.there().find(path.substr(0, dot) + std::string(scale));
+    const auto found = search.there().find(module + std::string(scale));
     if (found == search.there().end() || found->second == &tensor) continue;
     ThrowUnreadable(tensor, fmt::format("it is not known how `{}` scales it", found->first));
   }
@@ -61,7 +80,7 @@ void RequireUnpacked(const Search& search, const Tensor& tensor) {
 void RequireUnscaled(const Search& search, const Tensor& tensor) {
   const std::string path(tensor.path());
   if (!IsByte(tensor)) return;
-  const std::string before = path.substr(0, path.rfind('.') + 1);
+  const std::string before = ModuleOf(path);
   const std::string& around = before.empty() ? path : before;
   for (auto other = search.there().lower_bound(around);
        other != search.there().end() && other->first.starts_with(around); ++other) {
@@ -82,8 +101,9 @@ void RequireNotAlone(const Tensor& tensor) {
     ThrowUnreadable(tensor, fmt::format("it scales `{}`, which is missing",
                                         path.substr(0, path.size() - kScaleInv.size())));
   }
-  const DTypeInfo& info = InfoOf(tensor.dtype());
-  if (info.bytes > 1 || !(info.is_float() || path.ends_with("_blocks"))) return;
+  const bool has_numbers = InfoOf(tensor.dtype()).has_fractions() || path.ends_with("_blocks") ||
+                           path.ends_with(".weight");
+  if (!IsByte(tensor) || !has_numbers) return;
   ThrowUnreadable(tensor, "it has no scales, but other tensors or config.json have them");
 }
 
@@ -105,6 +125,7 @@ std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropp
     }
   }
   std::vector<Widening> found = search.Take();
+  RequireUndropped(search, found);
   // Scales of a quantized cache stand next to the projections.
   for (const auto& [path, tensor] : search.there()) {
     const bool is_of_cache = path.ends_with(".k_scale") || path.ends_with(".v_scale");

@@ -23,7 +23,4 @@ void RequireReadable(const Plan& plan, const IsDropped& is_dropped);
 std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
                                     const ReadWhole& read);
 
-// Returns a config.json without its `quantization_config`.
-std::string WithoutQuantization(const std::string& config);
-
 }  // namespace shardinit

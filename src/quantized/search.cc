@@ -21,7 +21,7 @@ std::vector<float> Table(int codes, const std::function<float(int code)>& value)
   return values;
 }
 
-// Returns whether scales have this shape if blocks have so many rows and columns.
+// Returns whether scales of blocks of this size have this shape.
 bool HasBlocks(const Shape& shape, const Widening& widening, int64_t rows, int64_t columns) {
   const Shape& numbers = widening.numbers().shape();
   Shape wanted(numbers.begin(), numbers.end() - 2);
@@ -79,7 +79,12 @@ void ThrowUnreadable(const Tensor& tensor, const std::string& why) {
 Search::Search(const Plan& plan, DType dtype, const IsDropped& is_dropped, const ReadWhole& read)
     : config_(plan.graph.config), dtype_(dtype), read_(read) {
   for (const Tensor& tensor : plan.graph.tensors) {
-    if (!is_dropped(std::string(tensor.path()))) there_.emplace(tensor.path(), &tensor);
+    std::string path(tensor.path());
+    if (is_dropped(path)) {
+      dropped_.push_back(std::move(path));
+    } else {
+      there_.emplace(std::move(path), &tensor);
+    }
   }
 }
 
@@ -122,7 +127,6 @@ void TakeScales(Widening* widening, const Tensor& scales, int64_t rows, int64_t 
   widening->block_columns = columns;
 }
 
-// Does the same with blocks of so many columns of one row, which must divide the row.
 void Search::TakeGroups(Widening* widening, const Tensor& scales, int64_t size) const {
   if (widening->codes.columns % size != 0 || !HasBlocks(scales.shape(), *widening, 1, size)) {
     ThrowUnreadable(widening->numbers(),

@@ -20,7 +20,7 @@ inline constexpr int64_t kMxNumbers = 32, kNvNumbers = 16;  // numbers with one 
 // Return the values of codes.
 std::vector<float> F8E4M3Values();
 std::vector<float> SignedByteValues();
-std::vector<float> WholeValues(int bits, int offset);  // `offset` stands for 0
+std::vector<float> WholeValues(int bits, int offset);  // code - offset
 // Returns the values of floats of 2 exponent bits, as in OCP's MX formats.
 std::vector<float> SmallFloatValues(int mantissa_bits);
 
@@ -35,14 +35,16 @@ Shape WithMatrix(const Shape& shape, int64_t rows, int64_t columns);
 void RequireGlobal(const Tensor& numbers, const Tensor& scales, const Tensor& global,
                    const Shape& shape);
 
-// The tensors of a model, those of them that belong to a quantized one, and what was found. The
-// functions throw Error (kUsage) if shapes or types do not match.
+// The tensors of a model, and the quantized ones that were found. The functions throw Error
+// (kUsage) if shapes or types do not match.
 class Search {
  public:
   Search(const Plan& plan, DType dtype, const IsDropped& is_dropped, const ReadWhole& read);
 
   const QuantizationConfig& config() const { return config_; }
   const std::map<std::string, const Tensor*>& there() const { return there_; }
+  // Tensors that are left out of the model.
+  const std::vector<std::string>& dropped() const { return dropped_; }
   bool IsUsed(const std::string& path) const { return used_.contains(path); }
   bool has_found() const { return !used_.empty(); }
   std::vector<Widening> Take() { return std::move(found_); }
@@ -68,6 +70,7 @@ class Search {
   const DType dtype_;
   const ReadWhole& read_;
   std::map<std::string, const Tensor*> there_;
+  std::vector<std::string> dropped_;
   std::vector<Widening> found_;
   std::set<std::string> used_;
 };

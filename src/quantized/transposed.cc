@@ -66,7 +66,11 @@ void TakeTransposedZeros(Search& search, Widening* widening, const Tensor& zeros
 // Throws if rows have the scales of other groups than those that they are in.
 void RequireOrder(Search& search, Widening* widening, const std::string& path, int64_t size) {
   const Tensor* const order = search.TensorAt(path);
-  if (order == nullptr) return;
+  if (order == nullptr) {
+    if (!search.config().IsTrue("desc_act")) return;
+    ThrowUnreadable(widening->numbers(),
+                    fmt::format("`{}` is missing, but desc_act of config.json is true", path));
+  }
   const std::vector<int64_t> groups = search.Read(*order);
   for (size_t i = 0; i < groups.size(); ++i) {
     if (groups[i] == static_cast<int64_t>(i) / size) continue;

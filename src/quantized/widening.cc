@@ -54,7 +54,7 @@ class Computation {
   }
 
  private:
-  // Computes a rectangle as it is stored. Its rows and columns are so many elements apart in `out`.
+  // Computes a rectangle as it is stored. The strides count elements of `out`.
   void FillRectangle(const Rectangle& part, int64_t row_stride, int64_t column_stride,
                      uint8_t* out) const {
     const auto size = static_cast<size_t>(part.rows * part.columns);
@@ -86,8 +86,7 @@ class Computation {
     const float* const values = widening_.values.data();
     for (int64_t i = 0; i < count; ++i) out[i] = (values[codes[i]] - zero) * scale;
     if (widening_.is_exact && std::isfinite(scale)) RequireFinite(codes, count, scale, out);
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = Rounded(out[i] * widening_.factor, widening_.through);
+    for (int64_t i = 0; i < count; ++i) out[i] = Rounded(out[i], widening_.through);
   }
 
   void RequireFinite(const uint8_t* codes, int64_t count, float scale,
@@ -103,7 +102,7 @@ class Computation {
                     is_power ? fmt::format("2^{}", std::ilogb(scale)) : fmt::to_string(scale)));
   }
 
-  // Writes numbers in the requested type, so many bytes apart. Convert() is slow and also finds
+  // Writes numbers in the requested type, `stride` bytes apart. Convert() is slow and also finds
   // numbers that the type cannot hold; bf16 is encoded here.
   void Store(const std::vector<float>& numbers, int64_t stride, uint8_t* out) const {
     const DType dtype = widening_.made.dtype();

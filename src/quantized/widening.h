@@ -1,4 +1,4 @@
-// Computes the numbers that quantized tensors stand for, with each rounding of their owners.
+// Computes the numbers that quantized tensors represent, with each rounding of their owners.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace shardinit {
 
 // A tensor that is computed from several stored ones. All are stacks of matrices, whose element is
 //
-//   round to `made`(round to `through`((value of code - zero) * scale * factor))
+//   round to `made`(round to `through`((value of code - zero) * scale))
 //
 // Products are rounded to f32. A matrix is cut into blocks of rows and columns, each with its own
 // scale and zero; blocks at its edges may be smaller.
@@ -37,8 +37,7 @@ struct Widening {
   CodeMatrices zero_codes;   // a matrix of the blocks
   std::vector<float> zeros;  // the zero of each code
   DType through = DType::f32;
-  float factor = 1;
-  bool is_exact = false;       // infinite products and scales that stand for no number are errors
+  bool is_exact = false;       // infinite products, and the exponent 255, are errors
   bool is_transposed = false;  // the matrices of `made` have the stored rows as columns
   Tensor made;                 // has the requested type
 

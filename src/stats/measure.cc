@@ -92,7 +92,7 @@ class Work {
     for (const double part : kQuantiles) {
       const double quantile = ClampToRange(moments, Quantile(bins, part));
       // A bin of wide integers ends between two integers.
-      const bool whole = !InfoOf(tensor_.dtype()).is_float();
+      const bool whole = !InfoOf(tensor_.dtype()).has_fractions();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);

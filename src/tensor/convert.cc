@@ -37,7 +37,7 @@ struct Whole {
 // Reads a whole number. Returns nothing if the number is not whole or does not fit 64 bits.
 std::optional<Whole> WholeAt(const void* in, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
-  if (info.is_float() || info.kind == DTypeKind::kCarried) {
+  if (info.has_fractions()) {
     const double value = Decode(in, dtype);
     if (!(value >= -0x1p63 && value < 0x1p64) || std::trunc(value) != value) return {};
     const bool is_negative = value < 0;
@@ -85,7 +85,7 @@ bool Convert(const void* in, DType from, DType to, void* out) {
     return false;
   }
   EncodeNumber(value, to, out);
-  return InfoOf(from).is_float() || Decode(out, to) == value;
+  return InfoOf(from).has_fractions() || Decode(out, to) == value;
 }
 
 }  // namespace shardinit

@@ -39,6 +39,8 @@ struct DTypeInfo {
   constexpr bool is_float() const {
     return kind == DTypeKind::kFloat || kind == DTypeKind::kFiniteFloat;
   }
+  // Returns whether elements may be fractions.
+  constexpr bool has_fractions() const { return is_float() || kind == DTypeKind::kCarried; }
 };
 
 inline constexpr DTypeInfo kDTypes[] = {

@@ -225,27 +225,57 @@ def cases(draw, kind):
     return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2]))
 
 
-def check(case):
-    state, config, wanted, dtype, jobs = case
-    exact, wanted = wanted, wanted.to(DTYPES[dtype])
+def convert(state, config, *options):
+    """Returns the result of `convert`, and the tensor `model.x.weight` if one is made."""
     with tempfile.TemporaryDirectory() as name:
         folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
         folder.mkdir()
         stored = {f"model.x.{key}": tensor for key, tensor in state.items()} | {"model.k_scale": torch.ones(1)}
         safetensors_torch.save_file(stored | {"model.norm.weight": torch.ones(3)}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
-        done = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", out, "-j", jobs)
-        if (wanted.isinf() & exact.isfinite()).any():
-            assert done.returncode == 2 and "cannot hold" in done.stderr and not out.exists(), done
-            return
-        assert done.returncode == 0, done.stderr
-        found = safetensors_torch.load_file(out / "model.safetensors")
-    assert found.keys() == {"model.x.weight", "model.norm.weight"}
-    found = found["model.x.weight"]
+        done = run_tool("convert", folder, "--to", "safetensors", "-o", out, *options)
+        assert out.exists() == (done.returncode == 0), done
+        made = safetensors_torch.load_file(out / "model.safetensors") if out.exists() else {}
+    return done, made
+
+
+def assert_same_bits(found, wanted):
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     numbers = {2: torch.int16, 4: torch.int32}[wanted.element_size()]
     same = (found.view(numbers) == wanted.contiguous().view(numbers)) | (found.isnan() & wanted.isnan())
     assert same.all(), (found[~same][:4], wanted[~same][:4], (~same).nonzero()[:4])
+
+
+def check(case):
+    state, config, exact, dtype, jobs = case
+    wanted = exact.to(DTYPES[dtype])
+    done, made = convert(state, config, "--dtype", dtype, "-j", jobs)
+    if (wanted.isinf() & exact.isfinite()).any():
+        assert done.returncode == 2 and "cannot hold" in done.stderr, done
+        return
+    assert done.returncode == 0, done.stderr
+    assert made.keys() == {"model.x.weight", "model.norm.weight"}
+    assert_same_bits(made["model.x.weight"], wanted)
+
+
+OF_NUMBERS = {"weight", "weight_packed", "qweight"}
+
+
+@generated(100)
+@given(case=st.one_of([cases(kind) for kind in KINDS]), data=st.data())
+def test_quantized_tensors_without_a_part_are_rejected_or_equal(case, data):
+    """If any part but the numbers is missing or dropped, the numbers stay the same or there is an error."""
+    state, config, exact, _, _ = case
+    lost = data.draw(st.sampled_from(sorted(state.keys() - OF_NUMBERS)))
+    if data.draw(st.booleans(), label="is dropped"):
+        options = ["--drop", f"model.x.{lost}"]
+    else:
+        state, options = {name: tensor for name, tensor in state.items() if name != lost}, []
+    done, made = convert(state, config, "--dtype", "f32", *options)
+    if done.returncode == 0:
+        assert_same_bits(made["model.x.weight"], exact.to(torch.float32))
+    else:
+        assert done.returncode == 2 and "cannot be widened" in done.stderr, done
 
 
 NAMES = ["weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_global_scale",
@@ -270,15 +300,10 @@ PARTS = st.dictionaries(st.sampled_from(NAMES), st.tuples(
 def test_random_parts_of_quantized_tensors_are_widened_or_rejected(parts, config, seed):
     """Any tensors with the names of quantizers, beside any config, are widened or give an error."""
     bits = Bits(seed)
-    state = {f"m.{name}": bits.codes(*shape, dtype.itemsize).view(dtype).reshape(shape)
+    state = {name: bits.codes(*shape, dtype.itemsize).view(dtype).reshape(shape)
              for name, (dtype, shape) in parts.items()}
-    with tempfile.TemporaryDirectory() as name:
-        folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
-        folder.mkdir()
-        safetensors_torch.save_file(state, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
-        done = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", out)
-        assert done.returncode in (0, 2) and "bug" not in done.stderr and out.exists() == (done.returncode == 0), done
+    done, _ = convert(state, config, "--dtype", "bf16")
+    assert done.returncode in (0, 2) and "bug" not in done.stderr, done
 
 
 def make_test(kind, number):

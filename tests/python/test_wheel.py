@@ -1,5 +1,5 @@
 """Tests the wheels for both kinds of machine as users install them: on Debian 12 with only python3 and pip, on Debian
-11, and with PyTorch. `sh tests/run.sh wheels` makes them in build/wheels, and the bare systems in build/bare."""
+11, and with PyTorch. `sh tests/run.sh wheel` makes them in build/wheels, and the bare systems in build/bare."""
 
 import json
 import os
@@ -30,7 +30,7 @@ FUNCTIONS = set(re.findall(r"\b(shardinit_\w+)\(", re.sub(
 def find_wheel(kind):
     wheels = sorted((ROOT / "build/wheels").glob(f"*{kind}.whl"))
     if not wheels:
-        pytest.skip(f"there is no wheel for {kind} in build/wheels: `sh tests/run.sh wheels` makes it")
+        pytest.skip(f"there is no wheel for {kind} in build/wheels: `sh tests/run.sh wheel` makes it")
     wheel, = wheels
     return wheel
 

@@ -32,7 +32,7 @@ class _Type(NamedTuple):
     digits: int = 0
 
 
-_CARRIED = ("f8e8m0", "f8e4m3fnuz", "f8e5m2fnuz")  # Types that folders have, but specs do not.
+_CARRIED = ("f8e8m0", "f8e4m3fnuz", "f8e5m2fnuz")  # Types of folders, but not of specs.
 _TYPES = {
     "f32": _Type(4, "float32", 24),
     "f64": _Type(8, "float64", 53),
