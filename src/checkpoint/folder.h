@@ -147,7 +147,7 @@ class TensorFolder {
   // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& TensorAsWritten(const Tensor& tensor) const;
   void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
-  std::vector<int64_t> ReadWhole(const Tensor& tensor) const;
+  std::vector<double> ReadWhole(const Tensor& tensor) const;
   static BoxElements ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored);
   void AddTensor(const std::string& name, TensorInFolder& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);

@@ -52,15 +52,14 @@ BoxElements TensorFolder::ElementsOf(const Widening& widening, BoxElements numbe
   return shardinit::Widen(widening, std::move(stored));
 }
 
-std::vector<int64_t> TensorFolder::ReadWhole(const Tensor& tensor) const {
+std::vector<double> TensorFolder::ReadWhole(const Tensor& tensor) const {
   const DTypeInfo& info = InfoOf(tensor.dtype());
   std::vector<uint8_t> stored(static_cast<size_t>(tensor.elements() * info.bytes));
   ElementsOf(tensor)(0, tensor.elements(), stored.data());
   for (const FilePiece& piece : PiecesOf(tensor)) RequireUnchanged(piece);
-  std::vector<int64_t> numbers;
+  std::vector<double> numbers;
   for (int64_t i = 0; i < tensor.elements(); ++i) {
-    numbers.push_back(
-        static_cast<int64_t>(Decode(&stored[static_cast<size_t>(i * info.bytes)], info.dtype)));
+    numbers.push_back(Decode(&stored[static_cast<size_t>(i * info.bytes)], info.dtype));
   }
   return numbers;
 }

@@ -190,8 +190,8 @@ Candidates TensorPaths(const TypedLine& line, std::string_view typed) {
   std::vector<Candidate> names;
   const auto add = [&names](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) {
-      names.push_back({std::string(tensor.path()),
-                       std::string(InfoOf(tensor.dtype()).name) + " " + InShape(tensor.shape())});
+      names.push_back({std::string(tensor.path()), std::string(InfoOf(tensor.dtype()).name) + " " +
+                                                       InShape(tensor.shape_in_numbers())});
     }
   };
   add(plan.graph.tensors);

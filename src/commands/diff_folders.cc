@@ -16,6 +16,7 @@
 #include "commands/command.h"
 #include "commands/folders.h"
 #include "report/text.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -28,7 +29,7 @@ struct Pair {
   const Tensor *before, *after;  // null: the folder lacks the tensor
   std::string form;              // how type and shape differ; empty: they are equal
   std::atomic<int64_t> unequal{0};
-  std::atomic<int64_t> first{-1};  // row-major index of an element that differs
+  std::atomic<int64_t> first{-1};  // row-major index of a number that differs
 
   bool differs() const {
     return before == nullptr || after == nullptr || !form.empty() || unequal > 0;
@@ -37,7 +38,7 @@ struct Pair {
 using Pairs = std::map<std::string, Pair>;
 
 std::string Form(const Tensor& tensor) {
-  return fmt::format("{} {}", InfoOf(tensor.dtype()).name, InShape(tensor.shape()));
+  return fmt::format("{} {}", InfoOf(tensor.dtype()).name, InShape(tensor.shape_in_numbers()));
 }
 
 // Adds the tensors that cannot be read from either folder. They count as different, except tensors
@@ -76,22 +77,26 @@ Pairs PairsOf(const Plan& before, const Plan& after, const std::string& only) {
 
 void CompareBlock(const TensorFolder& before, const TensorFolder& after, int64_t first,
                   int64_t count, Pair* pair) {
-  const int element = InfoOf(pair->before->dtype()).bytes;
-  std::vector<uint8_t> left(static_cast<size_t>(count * element)), right(left.size());
+  const DType dtype = pair->before->dtype();
+  const int64_t numbers = InfoOf(dtype).numbers;
+  std::vector<uint8_t> left(static_cast<size_t>(count * InfoOf(dtype).bytes)), right(left.size());
   before.ElementsOf (*pair->before)(first, count, left.data());
   after.ElementsOf (*pair->after)(first, count, right.data());
   if (left == right) return;
-  for (int64_t i = 0; i < count; ++i) {
-    if (memcmp(&left[static_cast<size_t>(i * element)], &right[static_cast<size_t>(i * element)],
-               static_cast<size_t>(element)) == 0) {
-      continue;
+  if (numbers > 1) {
+    for (std::vector<uint8_t>* side : {&left, &right}) {
+      std::vector<uint8_t> separate(static_cast<size_t>(count * numbers));
+      SeparateNumbers(dtype, side->data(), count, separate.data());
+      *side = std::move(separate);
     }
+  }
+  const auto size = static_cast<size_t>(NumberBytes(dtype));
+  for (int64_t i = first * numbers; i < (first + count) * numbers; ++i) {
+    const size_t at = static_cast<size_t>(i - first * numbers) * size;
+    if (memcmp(&left[at], &right[at], size) == 0) continue;
     ++pair->unequal;
     int64_t lowest = pair->first;
-    while ((lowest < 0 || first + i < lowest) &&
-           !pair->first.compare_exchange_weak(lowest, first + i)) {
-      continue;
-    }
+    while ((lowest < 0 || i < lowest) && !pair->first.compare_exchange_weak(lowest, i)) continue;
   }
 }
 
@@ -162,8 +167,8 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
       text += fmt::format("~ {}\n  form: {}\n", Escape(path), Escape(pair.form));
     } else {
       text += fmt::format("~ {}\n  values: {} of {} differ, the first at {}\n", Escape(path),
-                          Grouped(pair.unequal), Count(pair.before->elements(), "element"),
-                          IndexText(pair.first, pair.before->shape()));
+                          Grouped(pair.unequal), Count(pair.before->numbers(), "element"),
+                          IndexText(pair.first, pair.before->shape_in_numbers()));
     }
   }
   text += unequal == 0 ? fmt::format("no difference: {}", Count(equal, "tensor"))

@@ -63,7 +63,7 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   for (const TensorDigest& digest : digests) {
     out.BeginObject().Member("path", digest.tensor->path());
     out.Member("dtype", InfoOf(digest.tensor->dtype()).name)
-        .Member("shape", digest.tensor->shape());
+        .Member("shape", digest.tensor->shape_in_numbers());
     out.Member("sha256", ToHex(digest.sha256)).EndObject();
   }
   out.EndArray().EndObject();
@@ -91,9 +91,10 @@ std::vector<std::string> Differences(const std::string& path, RecordedDigests ex
     }
     const RecordedDigest& e = it->second;
     const auto dtype = InfoOf(tensor.dtype()).name;
-    if (e.dtype != dtype || e.shape != tensor.shape()) {
+    if (e.dtype != dtype || e.shape != tensor.shape_in_numbers()) {
       lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path(), dtype,
-                                  InShape(tensor.shape()), path, e.dtype, InShape(e.shape)));
+                                  InShape(tensor.shape_in_numbers()), path, e.dtype,
+                                  InShape(e.shape)));
     } else if (e.sha256 != ToHex(digest.sha256)) {
       lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path(),
                                   ToHex(digest.sha256).substr(0, 12), e.sha256.substr(0, 12)));

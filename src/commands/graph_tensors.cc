@@ -66,7 +66,7 @@ TensorText TextOf(const Tensors& tensors, const Shown& shown) {
   const int64_t ties = shown.CountTies(tensors);
   if (ties > 0)
     values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
-  return {std::string(InfoOf(tensor.dtype()).name), InShape(tensor.shape()),
+  return {std::string(InfoOf(tensor.dtype()).name), InShape(tensor.shape_in_numbers()),
           InText(tensor.partition(), shown.plan.graph.mesh), std::move(values)};
 }
 

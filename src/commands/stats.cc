@@ -93,7 +93,7 @@ std::string InJson(const StatsResults& all) {
     out.BeginObject()
         .Member("path", m.tensor->path())
         .Member("dtype", InfoOf(m.tensor->dtype()).name);
-    out.Member("shape", m.tensor->shape()).Member("init", InitText(*m.declaring));
+    out.Member("shape", m.tensor->shape_in_numbers()).Member("init", InitText(*m.declaring));
     out.Member("not_finite", m.not_finite());
     out.Member("nan", m.nans).Member("infinite", m.infinities);
     if (all.is_folder && IsOfSource(*m.tensor)) {
@@ -169,9 +169,9 @@ std::string InTable(const std::vector<Measurement>& results) {
 // Shows one tensor with all its measurements.
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
-  std::string text =
-      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, Escape(tensor.path())),
-                  InfoOf(tensor.dtype()).name, InShape(tensor.shape()), InitText(*m.declaring));
+  std::string text = fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, Escape(tensor.path())),
+                                 InfoOf(tensor.dtype()).name, InShape(tensor.shape_in_numbers()),
+                                 InitText(*m.declaring));
   const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
   };

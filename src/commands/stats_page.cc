@@ -35,10 +35,10 @@ std::vector<MeasuredGroup> MeasuredGroupsOf(const std::vector<Measurement>& resu
   std::vector<MeasuredGroup> groups;
   std::map<std::string, size_t> by_name;
   for (const Measurement& m : results) {
-    const auto [it, is_new] =
-        by_name.try_emplace(fmt::format("{} {} {}", WithoutNumbers(m.tensor->path()),
-                                        InfoOf(m.tensor->dtype()).name, InShape(m.tensor->shape())),
-                            groups.size());
+    const auto [it, is_new] = by_name.try_emplace(
+        fmt::format("{} {} {}", WithoutNumbers(m.tensor->path()), InfoOf(m.tensor->dtype()).name,
+                    InShape(m.tensor->shape_in_numbers())),
+        groups.size());
     if (is_new) groups.emplace_back();
     groups[it->second].results.push_back(&m);
   }
@@ -329,7 +329,7 @@ class StatsPageWriter {
     page_.BeginDetails(group.name, groups_.size() <= kMostOpenCharts || g == 0);
     page_.Add(fmt::format("<div id=\"g{}\">\n", g));
     page_.Paragraph(fmt::format("{} {}, {}", InfoOf(first.tensor->dtype()).name,
-                                InShape(first.tensor->shape()), ValuesOf(group)));
+                                InShape(first.tensor->shape_in_numbers()), ValuesOf(group)));
     const Scale scale(group.results);
     if (scale.is_empty()) {
       page_.Paragraph(first.moments.count == 0

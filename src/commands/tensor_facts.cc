@@ -269,7 +269,7 @@ void AddLayouts(const ExplainedTensor& subject, Facts* facts) {
 Facts FactsOf(const Tensor& tensor) {
   return {{"path", std::string(tensor.path())},
           {"dtype", std::string(InfoOf(tensor.dtype()).name)},
-          {"global_shape", tensor.shape()}};
+          {"global_shape", tensor.shape_in_numbers()}};
 }
 
 Facts FactsOf(const ExplainedTensor& subject, int64_t matches) {

@@ -23,6 +23,7 @@
 #include "export/record.h"
 #include "export/shares.h"
 #include "export/target.h"
+#include "formats/foreign_names.h"
 #include "place/object_writer.h"
 #include "place/shared_files.h"
 #include "plan/load.h"
@@ -424,10 +425,23 @@ bool Make(const ExportRequest& request, ExportParts* parts, ExportTarget* target
   }
 }
 
+// Throws Error (kUsage) if the format lacks a tensor's type.
+void RequireTypes(const std::vector<const Tensor*>& tensors, const Format& format) {
+  for (const Tensor* tensor : tensors) {
+    if (format.reader == nullptr) return;
+    if (!(ForeignNamesOf(tensor->dtype()).*format.reader->dtype).empty()) continue;
+    throw Usage(fmt::format("`{}` is {}, a type that {} does not have", tensor->path(),
+                            InfoOf(tensor->dtype()).name, format.name),
+                fmt::format("`--to {}` keeps every type; `--drop` leaves a tensor out",
+                            Formats().front()->name));
+  }
+}
+
 }  // namespace
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
+  RequireTypes(tensors, *request.format);
   ExportParts parts(plan, request,
                     request.format->lay_out({plan, tensors, request.options,
                                              request.optimizer ? &*request.optimizer : nullptr,

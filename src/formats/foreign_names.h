@@ -8,6 +8,7 @@
 
 namespace shardinit {
 
+// A system that lacks a type has an empty name for it.
 struct ForeignNames {
   DType dtype;
   std::string_view safetensors;
@@ -35,6 +36,10 @@ inline constexpr ForeignNames kForeignNames[] = {
     {DType::f8e8m0, "F8_E8M0", "float8_e8m0fnu", "", "float8_e8m0fnu"},
     {DType::f8e4m3fnuz, "F8_E4M3FNUZ", "float8_e4m3fnuz", "", "float8_e4m3fnuz"},
     {DType::f8e5m2fnuz, "F8_E5M2FNUZ", "float8_e5m2fnuz", "", "float8_e5m2fnuz"},
+    {DType::f6e2m3fn, "F6_E2M3", "", "", ""},
+    {DType::f6e3m2fn, "F6_E3M2", "", "", ""},
+    {DType::f4e2m1fn, "F4", "float4_e2m1fn_x2", "", ""},
+    {DType::c64, "C64", "complex64", "ComplexFloatStorage", "<c8"},
 };
 static_assert(
     [] {

@@ -424,6 +424,8 @@ PartEntry TensorEntry(std::vector<std::string> keys, const Shape& shape, const D
   entry.is_byte = dtype != nullptr && dtype->dtype == DType::u8;
   if (dtype == nullptr || __builtin_mul_overflow(entry.elements, dtype->bytes, &entry.bytes)) {
     entry.bytes = 0;
+  } else {
+    entry.elements *= dtype->numbers;  // fewer than bits
   }
   return entry;
 }

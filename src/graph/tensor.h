@@ -65,6 +65,8 @@ class Tensor {
   const std::shared_ptr<const Tensor>& measured() const { return own_->measured; }
 
   int64_t elements() const { return ElementCount(shape()); }
+  int64_t numbers() const { return elements() * InfoOf(dtype()).numbers; }
+  Shape shape_in_numbers() const { return InNumbers(shape(), dtype()); }  // as shown
   int64_t bytes() const { return elements() * InfoOf(dtype()).bytes; }
 
   void set_path(std::string_view path) { path_ = PackedText(path); }

@@ -65,6 +65,11 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
   return mesh;
 }
 
+// Returns a type that specs have. A sharding does not depend on it.
+std::string_view NameInSpec(DType dtype) {
+  return InfoOf(FindDTypeOfSpecs(InfoOf(dtype).name).value_or(DType::u8)).name;
+}
+
 // Loads the plan with the new sharding. Fails if the sharding uses logical axes.
 Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
   try {
@@ -140,7 +145,7 @@ Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
   spec.Key("modules").BeginObject(JsonWriter::kLines);
   for (const Tensor& tensor : before.tensors) {
     spec.Key(tensor.path()).BeginObject().Member("shape", tensor.shape());
-    spec.Member("dtype", InfoOf(tensor.dtype()).name).Member("init", "zeros").EndObject();
+    spec.Member("dtype", NameInSpec(tensor.dtype())).Member("init", "zeros").EndObject();
   }
   spec.EndObject().EndObject();
   PlanRequest request;

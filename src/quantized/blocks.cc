@@ -14,7 +14,7 @@ namespace {
 
 // ModelOpt has no -0.
 std::vector<float> ModelOptValues() {
-  std::vector<float> values = SmallFloatValues(1);
+  std::vector<float> values = ValuesOf(DType::f4e2m1fn);
   values[8] = 0;
   return values;
 }
@@ -35,7 +35,8 @@ void TakeBlocks(Search& search, const Tensor& numbers, const Tensor& scales,
                 const std::string& around) {
   const bool is_known = IsFloatScale(scales.dtype()) || scales.dtype() == DType::u8 ||
                         scales.dtype() == DType::f8e8m0;
-  const bool is_packed = numbers.dtype() == DType::i8 && scales.dtype() == DType::f8e8m0;
+  const bool is_packed = numbers.dtype() == DType::f4e2m1fn ||
+                         (numbers.dtype() == DType::i8 && scales.dtype() == DType::f8e8m0);
   if ((numbers.dtype() != DType::f8e4m3fn && !is_packed) || numbers.shape().size() != 2 ||
       !is_known) {
     ThrowUnreadable(numbers,
@@ -50,8 +51,8 @@ void TakeBlocks(Search& search, const Tensor& numbers, const Tensor& scales,
           ? search.Begin(
                 numbers,
                 {.packing = Packing::kAlongRows, .bits = 4, .rows = rows, .columns = 2 * stored},
-                SmallFloatValues(1))
-          : search.Begin(numbers, {.rows = rows, .columns = stored}, F8E4M3Values());
+                ValuesOf(DType::f4e2m1fn))
+          : search.Begin(numbers, {.rows = rows, .columns = stored}, ValuesOf(DType::f8e4m3fn));
   widening.is_exact = true;
   if (scales.dtype() == DType::u8) widening.scale = Widening::Scale::kExponent;
   if (is_packed) {
@@ -111,7 +112,7 @@ bool FindMxfp4Blocks(Search& search, const Tensor& numbers, const std::string& a
                                     .rows = shape[1],
                                     .columns = columns,
                                     .stored_columns = columns / 2},
-                                   SmallFloatValues(1));
+                                   ValuesOf(DType::f4e2m1fn));
   TakeScales(&widening, *scales, 1, kMxNumbers);
   widening.scale = Widening::Scale::kExponent;
   widening.is_exact = true;

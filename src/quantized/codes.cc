@@ -41,13 +41,14 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
   const StoredRows read =
       ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
   const auto mask = static_cast<uint32_t>((1 << bits) - 1);
+  const int64_t swap = codes.packing == Packing::kAlongRowsHighFirst ? bits : 0;
   for (int64_t row = 0; row < part.rows; ++row) {
     const uint8_t* const bytes = read.Row(row);
     int64_t at = part.column * bits - first * element_bits;
     for (int64_t column = 0; column < part.columns; ++column, at += bits) {
       uint16_t window;
       std::memcpy(&window, bytes + at / 8, sizeof window);
-      *out++ = static_cast<uint8_t>(window >> (at % 8) & mask);
+      *out++ = static_cast<uint8_t>(window >> (at % 8 ^ swap) & mask);
     }
   }
 }
@@ -105,6 +106,7 @@ void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Recta
       return;
     }
     case Packing::kAlongRows:
+    case Packing::kAlongRowsHighFirst:
       return ReadAlongRows(codes, stored, part, out);
     case Packing::kAlongColumns:
       return ReadAlongColumns(codes, stored, part, out);

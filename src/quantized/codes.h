@@ -8,10 +8,11 @@
 namespace shardinit {
 
 enum class Packing : uint8_t {
-  kBytes,         // a byte for each code
-  kAlongRows,     // each row is a string of bits that begins with its lowest bit
-  kAlongColumns,  // each column is a string of bits, in words of 32 bits
-  kAwq,           // words of eight codes of a row, in the order that AutoAWQ's kernels read
+  kBytes,               // a byte for each code
+  kAlongRows,           // each row is a string of bits that begins with its lowest bit
+  kAlongRowsHighFirst,  // bytes of two codes, the first in the high bits
+  kAlongColumns,        // each column is a string of bits, in words of 32 bits
+  kAwq,                 // words of eight codes of a row, in the order that AutoAWQ's kernels read
 };
 
 // A stack of matrices of codes, as it is stored.

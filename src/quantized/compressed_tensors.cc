@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -70,7 +71,10 @@ Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& sca
   const std::string path = around + ".weight_shape";
   const Tensor& shape = search.Need(numbers, path);
   const Shape& stored = numbers.shape();
-  const std::vector<int64_t> size = search.Read(shape);
+  std::vector<int64_t> size;
+  for (const double extent : search.Read(shape)) {
+    size.push_back(std::fabs(extent) < 0x1p62 ? static_cast<int64_t>(extent) : -1);
+  }
   if (size.size() < 2 || size[size.size() - 2] != stored[stored.size() - 2] || size.back() < 1 ||
       size.back() / 32 > stored.back()) {
     ThrowUnreadable(numbers, fmt::format("it is i32 [{}], but `{}` is {}", fmt::join(stored, ", "),
@@ -107,7 +111,7 @@ Widening PackedFloats(Search& search, const Tensor& numbers, const Tensor& scale
                                     .bits = has_six ? 6 : 4,
                                     .rows = stored[stored.size() - 2],
                                     .columns = has_six ? bytes / 3 * 4 : bytes * 2},
-                                   has_six ? SmallFloatValues(3) : SmallFloatValues(1));
+                                   ValuesOf(has_six ? DType::f6e2m3fn : DType::f4e2m1fn));
   widening.through = DType::bf16;
   if (global != nullptr) {
     RequireGlobal(numbers, scales, *global, {1});
@@ -131,7 +135,7 @@ void TakeByteZeros(Widening* widening, const Tensor& scales, const Tensor& zeros
   const int64_t rows = CeilDiv(widening->codes.rows, widening->block_rows);
   const int64_t columns = CeilDiv(widening->codes.columns, widening->block_columns);
   widening->parts[Widening::kZeros] = zeros;
-  widening->zeros = SignedByteValues();
+  widening->zeros = ValuesOf(DType::i8);
   widening->zero_codes = {Packing::kBytes, 8, rows, columns, columns, 1};
 }
 
@@ -165,7 +169,7 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
   const Shape& shape = numbers.shape();
   Widening widening =
       search.Begin(numbers, {.rows = shape[shape.size() - 2], .columns = shape.back()},
-                   is_f8 ? F8E4M3Values() : SignedByteValues());
+                   is_f8 ? ValuesOf(DType::f8e4m3fn) : ValuesOf(DType::i8));
   if (scales->dtype() == DType::u8) {
     widening.scale = Widening::Scale::kExponent;
     widening.through = DType::bf16;

@@ -84,8 +84,9 @@ void ThrowUnreadable(const std::string& path, const std::string& why) {
 
 QuantizationConfig::QuantizationConfig(const std::string& text) {
   constexpr std::string_view kMethods[] = {"fp8",      "mxfp4", "mxfp8", "compressed-tensors",
-                                           "modelopt", "gptq",  "awq"};
+                                           "modelopt", "gptq",  "awq",   "bitsandbytes"};
   const json config = json::parse(text, nullptr, false);
+  if (const json model = MemberOf(config, "model_type"); model.is_string()) model_type_ = model;
   for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
     const json of = MemberOf(config, key);
     if (of.is_null()) continue;
@@ -171,7 +172,9 @@ std::set<std::pair<int64_t, int64_t>> QuantizationConfig::Blocks(int64_t rows,
       const auto block = BlockIn(MemberOf(weights, "block_structure"));
       if (block) blocks.emplace(std::min(block->first, rows), std::min(block->second, columns));
     } else if (strategy == "group" || strategy == "tensor_group" || (strategy.is_null() && group)) {
-      if (group) blocks.emplace(1, std::min(*group, columns));
+      // Unlike blocks, groups must divide the columns.
+      const int64_t of = group ? std::min(*group, columns) : 0;
+      if (of > 0 && columns % of == 0) blocks.emplace(1, of);
     } else if (strategy == "channel" || (strategy.is_null() && size == -1)) {
       blocks.emplace(1, columns);
     } else if (strategy == "tensor" || strategy.is_null()) {

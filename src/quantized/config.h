@@ -20,6 +20,8 @@ class QuantizationConfig {
   bool is_there() const;
   // Returns quant_method, or an empty string.
   const std::string& method() const { return method_; }
+  // Returns model_type, or an empty string.
+  const std::string& model_type() const { return model_type_; }
   bool IsTrue(std::string_view key) const;
   // Returns a whole number from 1 to 2^30, or 0.
   int64_t Number(std::string_view key) const;
@@ -37,7 +39,7 @@ class QuantizationConfig {
 
  private:
   std::shared_ptr<const nlohmann::json> json_;  // quantization_config
-  std::string method_;
+  std::string method_, model_type_;
 };
 
 // Returns a config.json without its `quantization_config`.

@@ -7,14 +7,16 @@
 #include <string_view>
 
 #include "quantized/search.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
 
-bool IsByte(const Tensor& tensor) {
-  return InfoOf(tensor.dtype()).bytes == 1 && tensor.dtype() != DType::boolean;
+bool IsByte(const Tensor& tensor) {  // at most 8 bits
+  return NumberBytes(tensor.dtype()) == 1 && tensor.dtype() != DType::boolean;
 }
 bool IsU8(const Tensor& tensor) { return tensor.dtype() == DType::u8; }
+bool IsI8(const Tensor& tensor) { return tensor.dtype() == DType::i8; }
 bool IsI32(const Tensor& tensor) { return tensor.dtype() == DType::i32; }
 bool IsAny(const Tensor&) { return true; }
 
@@ -27,6 +29,8 @@ constexpr struct {
     {"_blocks", &IsU8, &FindMxfp4Blocks},
     {".weight_packed", &IsAny, &FindPacked},
     {".qweight", &IsI32, &FindTransposed},
+    {"", &IsAny, &FindBitsAndBytes},
+    {".weight", &IsI8, &FindInt8},
     {".weight", &IsU8, &FindModelOpt},
     {".weight", &IsByte, &FindBlocks},
     {".weight", &IsByte, &FindBytes},
@@ -37,10 +41,13 @@ std::string ModuleOf(const std::string& path) { return path.substr(0, path.rfind
 
 // Returns whether parts of packed numbers have this name within their module.
 bool IsPackedName(std::string_view name) {
-  constexpr std::string_view kPacked[] = {"weight_packed",   "qweight",       "qzeros",
-                                          "scale_packed",    "weight_g_idx",  "g_idx",
-                                          "weight_shape",    "bitmask",       "weight_zero_point",
-                                          "pre_quant_scale", "weight_bitmask"};
+  constexpr std::string_view kPacked[] = {
+      "weight_packed",    "qweight",          "qzeros",
+      "scale_packed",     "weight_g_idx",     "g_idx",
+      "weight_shape",     "bitmask",          "weight_zero_point",
+      "pre_quant_scale",  "weight_bitmask",   "quant_map",
+      "nested_absmax",    "nested_quant_map", "bitsandbytes__nf4",
+      "bitsandbytes__fp4"};
   return std::ranges::find(kPacked, name) != std::end(kPacked);
 }
 

@@ -12,7 +12,7 @@ namespace shardinit {
 
 using IsDropped = std::function<bool(const std::string& path)>;
 // Returns the elements of a stored tensor of integers.
-using ReadWhole = std::function<std::vector<int64_t>(const Tensor& tensor)>;
+using ReadWhole = std::function<std::vector<double>(const Tensor& tensor)>;
 
 // Throws Error (kUsage) if the config or a tensor shows that numbers are packed or scaled in a way
 // that is not read. Rounding only the other tensors would convert half of a model.

@@ -32,27 +32,16 @@ bool HasBlocks(const Shape& shape, const Widening& widening, int64_t rows, int64
 
 }  // namespace
 
-std::vector<float> F8E4M3Values() {
-  return Table(256, [](int code) { return DecodeF8E4M3Fn(static_cast<uint8_t>(code)); });
-}
-
-std::vector<float> SignedByteValues() {
-  return Table(256, [](int code) { return static_cast<float>(code < 128 ? code : code - 256); });
-}
-
 // Returns the values of codes that are whole numbers plus `offset`.
 std::vector<float> WholeValues(int bits, int offset) {
   return Table(1 << bits, [&](int code) { return static_cast<float>(code - offset); });
 }
 
-// Returns the values of floats of 2 exponent bits below the sign, as in OCP's MX formats.
-std::vector<float> SmallFloatValues(int mantissa_bits) {
-  const int sign = 4 << mantissa_bits, ones = 1 << mantissa_bits;
-  return Table(2 * sign, [=](int code) {
-    const int exponent = code % sign / ones, mantissa = code % ones;
-    const auto whole = static_cast<float>(exponent == 0 ? mantissa : ones + mantissa);
-    const float magnitude = std::ldexp(whole, std::max(exponent, 1) - 1 - mantissa_bits);
-    return code < sign ? magnitude : -magnitude;
+std::vector<float> ValuesOf(DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  return Table(1 << (8 * info.bytes / info.numbers), [=](int code) {
+    const auto byte = static_cast<uint8_t>(code);
+    return static_cast<float>(Decode(&byte, dtype));
   });
 }
 
@@ -152,11 +141,6 @@ void Search::TakeScalesByShape(Widening* widening, const Tensor& scales) const {
                     blocks.empty() ? "no blocks" : "several blocks", rows, columns));
   }
   const auto [block_rows, block_columns] = *blocks.begin();
-  if (block_rows == 1 && columns % block_columns != 0) {
-    ThrowUnreadable(
-        widening->numbers(),
-        fmt::format("groups of {} do not divide rows of {} numbers", block_columns, columns));
-  }
   TakeScales(widening, scales, block_rows, block_columns);
 }
 

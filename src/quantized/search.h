@@ -18,11 +18,8 @@ namespace shardinit {
 inline constexpr int64_t kMxNumbers = 32, kNvNumbers = 16;  // numbers with one scale
 
 // Return the values of codes.
-std::vector<float> F8E4M3Values();
-std::vector<float> SignedByteValues();
+std::vector<float> ValuesOf(DType dtype);              // of at most 8 bits
 std::vector<float> WholeValues(int bits, int offset);  // code - offset
-// Returns the values of floats of 2 exponent bits, as in OCP's MX formats.
-std::vector<float> SmallFloatValues(int mantissa_bits);
 
 bool IsFloatScale(DType dtype);  // f32, bf16 or f16
 // Returns, for messages, the path, type and shape.
@@ -51,7 +48,7 @@ class Search {
 
   const Tensor* TensorAt(const std::string& path) const;
   const Tensor& Need(const Tensor& numbers, const std::string& path) const;
-  std::vector<int64_t> Read(const Tensor& tensor) const { return read_(tensor); }
+  std::vector<double> Read(const Tensor& tensor) const { return read_(tensor); }
 
   // Returns a widening without scales, whose tensor has the path and shape of the numbers.
   Widening Begin(const Tensor& numbers, CodeMatrices codes, std::vector<float> values) const;
@@ -86,6 +83,8 @@ bool FindPacked(Search& search, const Tensor& numbers, const std::string& around
 bool FindBytes(Search& search, const Tensor& numbers, const std::string& around);
 bool FindTransposed(Search& search, const Tensor& numbers, const std::string& around);
 bool FindBlocks(Search& search, const Tensor& numbers, const std::string& around);
+bool FindBitsAndBytes(Search& search, const Tensor& numbers, const std::string& around);
+bool FindInt8(Search& search, const Tensor& numbers, const std::string& around);
 bool FindModelOpt(Search& search, const Tensor& numbers, const std::string& around);
 
 }  // namespace shardinit

@@ -46,9 +46,9 @@ void TakeTransposedZeros(Search& search, Widening* widening, const Tensor& zeros
   }
   // The first format of GPTQ has each zero less one. A zero of 0 would have changed the next.
   const bool is_less = !is_awq && search.config().Text("checkpoint_format") != "gptq_v2";
-  const int64_t usual = codes.bits == 4 ? 0x77777777 : 0x7F7F7F7F;
+  const double usual = codes.bits == 4 ? 0x77777777 : 0x7F7F7F7F;
   if (is_less &&
-      !std::ranges::all_of(search.Read(zeros), [&](int64_t word) { return word == usual; })) {
+      !std::ranges::all_of(search.Read(zeros), [&](double word) { return word == usual; })) {
     ThrowUnreadable(zeros,
                     "its zeros differ from the middle, which only the checkpoint_format `gptq_v2` "
                     "stores without a doubt");
@@ -71,9 +71,9 @@ void RequireOrder(Search& search, Widening* widening, const std::string& path, i
     ThrowUnreadable(widening->numbers(),
                     fmt::format("`{}` is missing, but desc_act of config.json is true", path));
   }
-  const std::vector<int64_t> groups = search.Read(*order);
+  const std::vector<double> groups = search.Read(*order);
   for (size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i] == static_cast<int64_t>(i) / size) continue;
+    if (groups[i] == static_cast<double>(static_cast<int64_t>(i) / size)) continue;
     ThrowUnreadable(
         *order, fmt::format("row {} has the scales of group {} (desc_act), which shardinit does "
                             "not read",

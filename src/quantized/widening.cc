@@ -85,6 +85,9 @@ class Computation {
   void Multiply(const uint8_t* codes, int64_t count, float zero, float scale, float* out) const {
     const float* const values = widening_.values.data();
     for (int64_t i = 0; i < count; ++i) out[i] = (values[codes[i]] - zero) * scale;
+    if (widening_.times != 1) {
+      for (int64_t i = 0; i < count; ++i) out[i] *= widening_.times;
+    }
     if (widening_.is_exact && std::isfinite(scale)) RequireFinite(codes, count, scale, out);
     for (int64_t i = 0; i < count; ++i) out[i] = Rounded(out[i], widening_.through);
   }
@@ -135,12 +138,17 @@ class Computation {
     // f32 holds every value of the types of scales.
     const auto scale = static_cast<float>(Decode(stored, scales.dtype()));
     if (widening_.scale == Widening::Scale::kByGlobal) return scale / global;
+    if (widening_.scale == Widening::Scale::kNested) {
+      const float product = widening_.scale_values[*stored] * global;
+      return product + widening_.offset;
+    }
     return widening_.scale == Widening::Scale::kTimesGlobal ? scale * global : scale;
   }
 
   std::vector<float> ReadScales(const Rectangle& blocks) const {
+    const bool is_nested = widening_.scale == Widening::Scale::kNested;
     float global = 1;
-    if (!widening_.parts[Widening::kGlobal].path().empty()) {
+    if (!widening_.parts[Widening::kGlobal].path().empty() && !is_nested) {
       stored_[Widening::kGlobal](0, 1, &global);
     }
     const int64_t width = CeilDiv(widening_.codes.columns, widening_.block_columns);
@@ -150,10 +158,12 @@ class Computation {
     std::vector<float> scales;
     scales.reserve(static_cast<size_t>(blocks.rows * blocks.columns));
     for (int64_t row = 0; row < blocks.rows; ++row) {
-      stored_[Widening::kScales](
-          (blocks.matrix * height + blocks.row + row) * width + blocks.column, blocks.columns,
-          stored.data());
+      const int64_t first = (blocks.matrix * height + blocks.row + row) * width + blocks.column;
+      stored_[Widening::kScales](first, blocks.columns, stored.data());
       for (int64_t i = 0; i < blocks.columns; ++i) {
+        if (is_nested && (i == 0 || (first + i) % widening_.nested_block == 0)) {
+          stored_[Widening::kGlobal]((first + i) / widening_.nested_block, 1, &global);
+        }
         scales.push_back(ScaleOf(&stored[static_cast<size_t>(i * bytes)], global));
       }
     }

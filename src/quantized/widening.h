@@ -13,7 +13,7 @@ namespace shardinit {
 
 // A tensor that is computed from several stored ones. All are stacks of matrices, whose element is
 //
-//   round to `made`(round to `through`((value of code - zero) * scale))
+//   round to `made`(round to `through`((value of code - zero) * scale * times))
 //
 // Products are rounded to f32. A matrix is cut into blocks of rows and columns, each with its own
 // scale and zero; blocks at its edges may be smaller.
@@ -26,6 +26,7 @@ struct Widening {
     kExponent,     // of two, plus 127. 255 is infinity.
     kByGlobal,     // is divided by the element of kGlobal
     kTimesGlobal,  // is multiplied by the element of kGlobal
+    kNested,       // scale_values[itself] times an element of kGlobal, plus `offset`
   };
 
   std::array<Tensor, kParts> parts;
@@ -34,6 +35,9 @@ struct Widening {
   std::vector<float> values;  // of each code
   int64_t block_rows = 1, block_columns = 1;
   Scale scale = Scale::kItself;
+  std::vector<float> scale_values;  // of each code of a nested scale
+  int64_t nested_block = 1;         // nested scales that share an element of kGlobal
+  float offset = 0, times = 1;
   CodeMatrices zero_codes;   // a matrix of the blocks
   std::vector<float> zeros;  // the zero of each code
   DType through = DType::f32;

@@ -13,6 +13,7 @@
 #include "graph/stored/view.h"
 #include "stats/zero_rows.h"
 #include "tensor/encode.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -40,6 +41,16 @@ double ClampToRange(const Moments& moments, double value) {
   return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
 }
 
+// Reads numbers of whole elements.
+void ReadNumbers(const FilePiece& piece, DType dtype, int64_t first, int64_t count, uint8_t* out) {
+  const int64_t size = InfoOf(dtype).bytes, numbers = NumberCount(dtype);
+  InputFile file;
+  if (numbers == 1) return ReadPart(piece, &file, first * size, count * size, out);
+  std::vector<uint8_t> elements(static_cast<size_t>(count / numbers * size));
+  ReadPart(piece, &file, first / numbers * size, std::ssize(elements), elements.data());
+  SeparateNumbers(dtype, elements.data(), count / numbers, out);
+}
+
 // A tensor that threads work on together. Each thread takes blocks, counts them in its own table,
 // and adds that table to the others.
 class Work {
@@ -51,9 +62,9 @@ class Work {
   // Does the work of one of `slices` threads. Returns true to the thread that finishes last.
   bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
     Begin();
-    Tally tally(tensor_.dtype());
+    Tally tally(type_);
     std::vector<uint8_t> tile(kTile);
-    const int64_t size = InfoOf(tensor_.dtype()).bytes;
+    const int64_t size = NumberBytes(type_);
     for (size_t b; (b = static_cast<size_t>(next_++)) < blocks_.size();) {
       ThrowIfInterrupted();
       Block& block = blocks_[b];
@@ -63,7 +74,7 @@ class Work {
         block.moments.Append(tally.Add(tile.data(), count));
         block.zero_rows.Add(tile.data(), count);
         first += count;
-        done(count * size);
+        done(count * InfoOf(tensor_.dtype()).bytes / NumberCount(tensor_.dtype()));
       }
     }
     const std::lock_guard lock(mutex_);
@@ -92,7 +103,7 @@ class Work {
     for (const double part : kQuantiles) {
       const double quantile = ClampToRange(moments, Quantile(bins, part));
       // A bin of wide integers ends between two integers.
-      const bool whole = !InfoOf(tensor_.dtype()).has_fractions();
+      const bool whole = !InfoOf(type_).has_fractions();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);
@@ -132,11 +143,11 @@ class Work {
     if (std::ranges::any_of(stretches_, &Stretch::splits_rows)) return {};
     int64_t count = 0;
     const Stretch* stretch = nullptr;
-    ZeroRows rows(tensor_.dtype(), 0, 0);
+    ZeroRows rows(type_, 0, 0);
     for (const Block& block : blocks_) {
       if (block.stretch != stretch) {
         count += rows.count();
-        rows = ZeroRows(tensor_.dtype(), block.stretch->row, 0);
+        rows = ZeroRows(type_, block.stretch->row, 0);
         stretch = block.stretch;
       }
       rows.Append(block.zero_rows);
@@ -150,14 +161,14 @@ class Work {
     if (!make_stretches_) return;
     stretches_ = make_stretches_();
     make_stretches_ = nullptr;
-    const int64_t elements = kBlock / InfoOf(tensor_.dtype()).bytes;
+    const int64_t elements = kBlock / NumberBytes(type_);
     for (const Stretch& stretch : stretches_) {
       for (int64_t first = 0; first < stretch.elements; first += elements) {
         blocks_.push_back({&stretch,
                            first,
                            std::min(stretch.elements, first + elements),
                            {},
-                           ZeroRows(tensor_.dtype(), stretch.row, first)});
+                           ZeroRows(type_, stretch.row, first)});
       }
     }
   }
@@ -172,6 +183,7 @@ class Work {
   }
 
   const Tensor& tensor_;
+  const DType type_ = NumberType(tensor_.dtype());  // of the stretches
   const Tensor& declaring_;
   std::function<std::vector<Stretch>()> make_stretches_;
   std::mutex mutex_;
@@ -197,18 +209,17 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
 StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>& tensors) {
   return [&folder, &tensors](size_t index) {
     const Tensor& tensor = *tensors[index];
-    const int64_t size = InfoOf(tensor.dtype()).bytes;
+    const int64_t numbers = NumberCount(tensor.dtype());
     std::vector<Stretch> stretches;
     for (const FilePiece& piece : folder.PiecesOf(tensor)) {
       const Shape& shape = piece.box.shape;
       const bool has_rows = shape.size() > 1;
       const bool splits_rows = has_rows && shape.back() != tensor.shape().back();
-      const auto read = [&piece, size](int64_t first, int64_t count, void* out) {
-        InputFile file;
-        ReadPart(piece, &file, first * size, count * size, out);
+      const auto read = [&piece, dtype = tensor.dtype()](int64_t first, int64_t count, void* out) {
+        ReadNumbers(piece, dtype, first, count, static_cast<uint8_t*>(out));
       };
-      stretches.push_back(
-          {ElementCount(shape), read, has_rows && !splits_rows ? shape.back() : 0, splits_rows});
+      stretches.push_back({numbers * ElementCount(shape), read,
+                           has_rows && !splits_rows ? numbers * shape.back() : 0, splits_rows});
     }
     return stretches;
   };

@@ -39,7 +39,8 @@ inline constexpr size_t kMedian = 4;
 inline constexpr int kBars = 20;
 inline constexpr double kLeastProbability = 1e-9;
 
-// Reads consecutive elements of a tensor, in the order of the tensor or of a box, as stored.
+// Reads consecutive elements of a tensor, in the order of the tensor or of a box, as stored. If
+// elements have several numbers, it counts and reads numbers, separately (tensor/numbers.h).
 using ReadElements = std::function<void(int64_t first, int64_t count, void* out)>;
 struct Stretch {
   int64_t elements;

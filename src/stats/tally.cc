@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "tensor/encode.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr int kDropped = 14;  // low bits of an f32 that do not affect its bin
 
 size_t TableSize(DType dtype) {
-  const int bytes = InfoOf(dtype).bytes;
+  const int bytes = NumberBytes(dtype);
   return bytes <= 2 ? size_t{1} << (8 * bytes) : size_t{1} << (32 - kDropped);
 }
 
@@ -119,7 +120,7 @@ double Moments::std() const {
   return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count));
 }
 
-Tally::Tally(DType dtype) : dtype_(dtype), narrow_(InfoOf(dtype).bytes <= 2) {
+Tally::Tally(DType dtype) : dtype_(dtype), narrow_(NumberBytes(dtype) <= 2) {
   for (auto& table : counts_) table.resize(TableSize(dtype));
 }
 
@@ -135,7 +136,7 @@ Moments Tally::Add(const void* elements, int64_t count) {
     if (i < count) ++even[key(i)];
   };
   const auto f32_key = [](float value) { return std::bit_cast<uint32_t>(value) >> kDropped; };
-  switch (InfoOf(dtype_).bytes) {
+  switch (NumberBytes(dtype_)) {
     case 1:
       count_by([in = static_cast<const uint8_t*>(elements)](int64_t i) { return in[i]; });
       return {};

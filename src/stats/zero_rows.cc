@@ -2,18 +2,23 @@
 
 #include <algorithm>
 
+#include "tensor/numbers.h"
+
 namespace shardinit {
 
 bool ZeroRows::AreZeros(const uint8_t* elements, int64_t count) const {
   if (dtype_ == DType::f8e8m0) return false;  // It has no zero.
   const DTypeInfo& info = InfoOf(dtype_);
+  const int bytes = NumberBytes(dtype_);
   // -0 is also zero.
-  const uint8_t top = info.is_float() ? 0x7f : 0xff;
-  for (int64_t i = 0; i < count; ++i, elements += info.bytes) {
-    for (int b = 0; b + 1 < info.bytes; ++b) {
+  const int sign = info.numbers > 1  ? 1 << (info.exponent_bits + info.mantissa_bits)
+                   : info.is_float() ? 0x80
+                                     : 0x100;
+  for (int64_t i = 0; i < count; ++i, elements += bytes) {
+    for (int b = 0; b + 1 < bytes; ++b) {
       if (elements[b] != 0) return false;
     }
-    if ((elements[info.bytes - 1] & top) != 0) return false;
+    if ((elements[bytes - 1] & (sign - 1)) != 0) return false;
   }
   return true;
 }
@@ -29,7 +34,7 @@ void ZeroRows::Add(const uint8_t* elements, int64_t count) {
     open_ = open_ && AreZeros(elements, part);
     if (!has_begun_) head_ = open_;
     if (within + part == length_ && has_begun_ && open_) ++count_;
-    elements += part * InfoOf(dtype_).bytes;
+    elements += part * NumberBytes(dtype_);
     count -= part;
     at_ += part;
   }

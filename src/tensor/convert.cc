@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tensor/encode.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 
@@ -71,6 +72,7 @@ bool Convert(const void* in, DType from, DType to, void* out) {
     std::memcpy(out, in, static_cast<size_t>(InfoOf(to).bytes));
     return true;
   }
+  if (NumberCount(from) > 1) return false;
   if (!InfoOf(to).is_float()) {
     const std::optional<Whole> whole = WholeAt(in, from);
     if (!whole || !IsWithin(*whole, to)) return false;

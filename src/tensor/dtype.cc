@@ -20,6 +20,19 @@ int GreatestExponent(const DTypeInfo& info) {
 
 }  // namespace
 
+std::vector<int64_t> InNumbers(std::vector<int64_t> place, DType dtype) {
+  if (!place.empty()) place.back() *= InfoOf(dtype).numbers;
+  return place;
+}
+
+std::optional<std::vector<int64_t>> InElements(std::vector<int64_t> place, DType dtype) {
+  const int64_t numbers = InfoOf(dtype).numbers;
+  if (numbers == 1) return place;
+  if (place.empty() || place.back() % numbers != 0) return std::nullopt;
+  place.back() /= numbers;
+  return place;
+}
+
 double LargestOf(DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
   switch (info.kind) {

@@ -35,6 +35,10 @@ struct DTypeInfo {
   // mantissa with an implied leading one.
   int exponent_bits;
   int mantissa_bits;
+  // The numbers in an element. Numbers of 4 or 6 bits share whole bytes: an element consists of
+  // neighbours in the last dimension, the first of them in the lowest bits. Shapes count elements;
+  // InNumbers() returns what is shown.
+  int numbers;
 
   constexpr bool is_float() const {
     return kind == DTypeKind::kFloat || kind == DTypeKind::kFiniteFloat;
@@ -44,14 +48,19 @@ struct DTypeInfo {
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-#define SHARDINIT_DTYPE(id, name, kind, bytes, exponent_bits, mantissa_bits) \
-  {DType::id, name, DTypeKind::kind, bytes, exponent_bits, mantissa_bits},
+#define SHARDINIT_DTYPE(id, name, kind, bytes, exponent_bits, mantissa_bits, numbers) \
+  {DType::id, name, DTypeKind::kind, bytes, exponent_bits, mantissa_bits, numbers},
 #include "tensor/dtype.def"
 #undef SHARDINIT_DTYPE
 };
 
 constexpr const DTypeInfo& InfoOf(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 constexpr std::span<const DTypeInfo> DTypes() { return kDTypes; }
+
+// Converts a shape, an index or an offset of elements to one of numbers.
+std::vector<int64_t> InNumbers(std::vector<int64_t> place, DType dtype);
+// Does the reverse. Returns nothing if elements would be cut.
+std::optional<std::vector<int64_t>> InElements(std::vector<int64_t> place, DType dtype);
 
 // Return the smallest and the largest number that a spec may put into an element. For floats these
 // are the finite limits, for integers the limits of the type. 64-bit integers must also be less

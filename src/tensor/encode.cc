@@ -45,18 +45,21 @@ float DecodeSmall(uint32_t bits) {
   return std::bit_cast<float>(sign | decoded);
 }
 
-// Decodes a float of 8 bits whose only number that is not finite is NaN: without a sign in OCP's
-// f8e8m0, and instead of -0 in types ending in `fnuz`, whose exponents have a bias of one more.
+// Decodes a float of at most 8 bits. All are finite in OCP's types of 4 and 6 bits. In the others,
+// only NaN is not: without a sign in OCP's f8e8m0, and instead of -0 in types ending in `fnuz`,
+// whose exponents have a bias of one more.
 double DecodeCarried(uint8_t bits, const DTypeInfo& info) {
-  const int bias = 1 << (info.exponent_bits - 1), ones = 1 << info.mantissa_bits;
+  const bool is_fnuz = info.numbers == 1 && info.mantissa_bits > 0;
+  const int bias = (1 << (info.exponent_bits - 1)) - (is_fnuz ? 0 : 1);
+  const int ones = 1 << info.mantissa_bits, sign = ones << info.exponent_bits;
   if (info.mantissa_bits == 0) {
-    return bits == 0xFF ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1, bits - bias + 1);
+    return bits == 0xFF ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1, bits - bias);
   }
-  if (bits == 0x80) return std::numeric_limits<double>::quiet_NaN();
-  const int exponent = (bits & 0x7F) / ones, mantissa = bits % ones;
+  if (is_fnuz && bits == sign) return std::numeric_limits<double>::quiet_NaN();
+  const int exponent = bits % sign / ones, mantissa = bits % ones;
   const double magnitude = std::ldexp(exponent == 0 ? mantissa : ones + mantissa,
                                       std::max(exponent, 1) - bias - info.mantissa_bits);
-  return (bits & 0x80) == 0 ? magnitude : -magnitude;
+  return (bits & sign) == 0 ? magnitude : -magnitude;
 }
 
 }  // namespace
@@ -137,7 +140,13 @@ double Decode(const void* in, DType dtype) {
     case DType::f8e8m0:
     case DType::f8e4m3fnuz:
     case DType::f8e5m2fnuz:
+    case DType::f6e2m3fn:
+    case DType::f6e3m2fn:
+    case DType::f4e2m1fn:
       return DecodeCarried(Load<uint8_t>(in), InfoOf(dtype));
+    case DType::c64:
+      Check(false, "two numbers as one");
+      return 0;
     default:
       break;
   }

@@ -55,7 +55,8 @@ void EncodeNumber(double value, DType dtype, void* out);
 // Writes the value that readers see for a missing piece: NaN. Integers have no NaN, so they use
 // their least plausible number: the lowest if signed, otherwise (also for bool) all bits set.
 void EncodeMissing(DType dtype, void* out);
-// Returns the stored element as a double, exact except for i64 and u64 beyond 2^53.
+// Returns the stored element as a double, exact except for i64 and u64 beyond 2^53. Of elements
+// with several numbers, it takes one (tensor/numbers.h).
 double Decode(const void* in, DType dtype);
 
 }  // namespace shardinit

@@ -1,7 +1,8 @@
 """Random quantized tensors are widened to the bits that their owners' packages compute: compressed-tensors, ModelOpt,
-Transformers and GPTQModel's formula."""
+bitsandbytes, Transformers and GPTQModel's formula."""
 
 import json
+import math
 import pathlib
 import tempfile
 
@@ -17,6 +18,8 @@ quantization = client_of("compressed_tensors.quantization")
 forward = client_of("compressed_tensors.quantization.lifecycle.forward")
 autoawq = client_of("compressed_tensors.entrypoints.convert.converters")
 fp8 = client_of("transformers.integrations.finegrained_fp8")
+functional = client_of("bitsandbytes.functional")
+default_ops = client_of("bitsandbytes.backends.default.ops")
 nvfp4 = client_of("modelopt.torch.quantization.qtensor.nvfp4_tensor")
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
@@ -216,7 +219,40 @@ def experts(draw, bits):
     return state, config, fp8.Fp8Dequantize(None)._dequantize_one(numbers, scales, torch.float32)
 
 
-KINDS = [experts, pack_quantized, int_quantized, float_quantized, small_floats, modelopt, awq, gptq, finegrained]
+def four_bits(draw, bits):
+    """Draws a matrix of bitsandbytes' NF4 or FP4, whose blocks may go on from one row to the next."""
+    shape = draw(st.lists(st.integers(1, 40), min_size=2, max_size=3).filter(lambda shape: math.prod(shape) > 2))
+    count, block, kind = math.prod(shape), draw(st.sampled_from([64, 128])), draw(st.sampled_from(["nf4", "fp4"]))
+    blocks, dtype = -(-count // block), draw(st.sampled_from(list(DTYPES.values())))
+    code = functional.get_4bit_type(kind, device="cpu", blocksize=block)
+    nested, absmax, offset = None, bits.scales(blocks), None
+    if draw(st.booleans()):
+        absmax, offset = bits.codes(blocks), bits.scales(1)[0]
+        nested = functional.QuantState(absmax=bits.scales(-(-blocks // 256)), blocksize=256, dtype=torch.float32,
+                                       code=functional.create_dynamic_map())
+    state = functional.QuantState(absmax=absmax, shape=torch.Size(shape), dtype=dtype, blocksize=block, code=code,
+                                  quant_type=kind, offset=offset, state2=nested)
+    numbers = bits.codes(-(-count // 2), 1)
+    storage = draw(st.sampled_from([torch.uint8, torch.bfloat16, torch.float32]))  # bnb_4bit_quant_storage
+    is_whole = len(numbers) % storage.itemsize == 0 and len(numbers) > storage.itemsize
+    stored = numbers.reshape(-1).view(storage).reshape(-1, 1) if is_whole else numbers
+    parts = {f"weight.{name}": tensor for name, tensor in state.as_dict(packed=True).items()}
+    # For a last block with fewer numbers, the kernel for CPUs takes the scale of the block before.
+    scales = functional.dequantize_blockwise(absmax, nested) + offset if nested else absmax
+    wanted = default_ops._dequantize_4bit_compute(numbers.reshape(-1), scales, code, block, shape, dtype)
+    return {"weight": stored, **parts}, {"quant_method": "bitsandbytes", "load_in_4bit": True}, wanted
+
+
+def eight_bits(draw, bits):
+    rows, columns = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    state = {"weight": bits.codes(rows, columns).view(torch.int8), "SCB": bits.scales(rows)}
+    if draw(st.booleans()):
+        state["weight_format"] = torch.tensor(0, dtype=torch.uint8)
+    wanted = functional.int8_vectorwise_dequant(state["weight"], state["SCB"])
+    return state, {"quant_method": "bitsandbytes", "load_in_8bit": True}, wanted
+
+
+KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_quantized, small_floats, modelopt, awq, gptq, finegrained]
 
 
 @st.composite
@@ -279,12 +315,15 @@ def test_quantized_tensors_without_a_part_are_rejected_or_equal(case, data):
 
 
 NAMES = ["weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_global_scale",
-         "weight_scale_2", "weight_scale_inv", "scale", "qweight", "qzeros", "scales", "g_idx", "x_blocks", "x_scales"]
+         "weight_scale_2", "weight_scale_inv", "scale", "qweight", "qzeros", "scales", "g_idx", "x_blocks", "x_scales",
+         "SCB", "weight_format", "weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4",
+         "weight.nested_absmax", "weight.nested_quant_map"]
 OF_PARTS = [torch.int32, torch.uint8, torch.int8, torch.int64, torch.float16, torch.float32, torch.float8_e4m3fn,
             torch.float8_e8m0fnu]
 VALUES = st.sampled_from([None, True, -1, 0, 1, 2, 3, 4, 8, 32, 2**30, 2**63, 0.5, "4", "gemm", [], [2, 2], [4, 32], {}])
 CONFIGS = st.fixed_dictionaries(
-    {"quant_method": st.sampled_from(["compressed-tensors", "modelopt", "gptq", "awq", "fp8", "mxfp4", None])},
+    {"quant_method": st.sampled_from(["compressed-tensors", "modelopt", "gptq", "awq", "fp8", "mxfp4",
+                                                    "bitsandbytes", None])},
     optional={"bits": VALUES, "group_size": VALUES, "version": VALUES, "checkpoint_format": VALUES,
               "weight_block_size": VALUES,
               "config_groups": st.one_of(VALUES, st.fixed_dictionaries({"a": st.one_of(VALUES, st.fixed_dictionaries(

@@ -3,7 +3,6 @@
 import json
 
 import h5py
-import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -184,23 +183,3 @@ def test_stats_prints_a_histogram(locale, bar, made):
     text = run_ok("stats", made / "spec.yaml", "--only", "normal.bf16", env=locale).stdout
     lines = [line for line in text.splitlines() if bar in line]
     assert len(lines) >= 12 and max(map(len, lines)) == 80
-
-
-@pytest.mark.parametrize("name, stored, dtype", [
-    ("f8e8m0", "F8_E8M0", ml_dtypes.float8_e8m0fnu), ("f8e4m3fnuz", "F8_E4M3FNUZ", ml_dtypes.float8_e4m3fnuz),
-    ("f8e5m2fnuz", "F8_E5M2FNUZ", ml_dtypes.float8_e5m2fnuz)])
-def test_stats_of_types_that_specs_do_not_have(name, stored, dtype, tmp_path):
-    """Quantiles are fractions, and only rows of the number 0 are rows of zeros: f8e8m0 has no such number."""
-    codes = np.random.default_rng(5).integers(0, 256, (301, 40), dtype=np.uint8)
-    codes[7] = 0
-    header = json.dumps({"w": {"dtype": stored, "shape": [301, 40], "data_offsets": [0, codes.size]}}).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + codes.tobytes())
-    found, = run_json("stats", tmp_path)["tensors"]
-    values = codes.view(dtype).astype(np.float64).ravel()
-    assert found["dtype"] == name and found["nan"] == np.isnan(values).sum() > 0
-    values = values[np.isfinite(values)]
-    assert (found["min"], found["max"]) == (values.min(), values.max())
-    assert found["mean"] == pytest.approx(values.mean(), rel=1e-9)
-    for part, value in found["quantiles"]:
-        assert value == np.quantile(values, part, method="inverted_cdf"), part
-    assert found["zero_rows"] == (name != "f8e8m0")

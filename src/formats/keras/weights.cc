@@ -68,7 +68,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     if (!GroupOf(name).ends_with("/vars") || tensor->path().find('/') != std::string_view::npos)
       path.Add(*tensor, "is not the path of a variable of Keras");
     const DTypeInfo& info = InfoOf(tensor->dtype());
-    if (info.bytes == 1 && info.has_fractions()) {
+    if (info.kind == DTypeKind::kCarried || (info.bytes == 1 && info.is_float())) {
       dtype.Add(*tensor,
                 fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype()).name));
     }

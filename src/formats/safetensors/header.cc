@@ -35,7 +35,8 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
     out.Key(box.tensor->path())
         .BeginObject()
         .Member("dtype", ForeignNamesOf(box.tensor->dtype()).safetensors);
-    out.Member("shape", box.box.shape).Member("data_offsets", std::array{box.offset, end});
+    out.Member("shape", InNumbers(box.box.shape, box.tensor->dtype()))
+        .Member("data_offsets", std::array{box.offset, end});
     out.EndObject();
   }
   out.EndObject();

@@ -16,7 +16,10 @@ std::string ShardingInfo(const std::vector<FileBox>& boxes) {
   JsonWriter out;
   out.BeginObject();
   for (const FileBox& box : boxes) {
-    out.Key(box.tensor->path()).BeginObject().Member("saved_offsets", box.box.offset).EndObject();
+    out.Key(box.tensor->path())
+        .BeginObject()
+        .Member("saved_offsets", InNumbers(box.box.offset, box.tensor->dtype()))
+        .EndObject();
   }
   out.EndObject();
   return out.Take();

@@ -10,6 +10,7 @@
 #include "formats/input.h"
 #include "formats/little_endian.h"
 #include "formats/safetensors/file.h"
+#include "report/text.h"
 
 namespace shardinit::safetensors {
 namespace {
@@ -63,6 +64,17 @@ Shape ReadShape(const json& in, const std::string& path, const char* what,
   return shape;
 }
 
+// Converts a shape or an offset of numbers.
+Shape ElementsOf(const Shape& place, const DTypeInfo* dtype, const std::string& path,
+                 const char* what, const std::string& name) {
+  if (dtype == nullptr) return place;
+  const std::optional<Shape> found = InElements(place, dtype->dtype);
+  if (found) return *found;
+  Refuse(path, "the {} of {}, {}, does not end in a multiple of {}: {} numbers of {} share {}",
+         what, Quote(name), InShape(place), dtype->numbers, dtype->numbers, dtype->name,
+         Count(dtype->bytes, "byte"));
+}
+
 Entry ReadEntry(const std::string& name, const json& in, const std::string& path) {
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!in.is_object() || !in.contains(key)) {
@@ -77,10 +89,11 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
     Refuse(path, "the `data_offsets` of {} must be two whole numbers, the lower one first, not {}",
            Quote(name), Quote(offsets.dump()));
   }
-  Entry entry{name, in["dtype"].get<std::string>(),
-              WholeOf(ReadShape(in["shape"], path, "shape", name)), offsets[0].get<int64_t>(), 0};
+  Entry entry{name, in["dtype"].get<std::string>(), {}, offsets[0].get<int64_t>(), 0};
   entry.bytes = offsets[1].get<int64_t>() - entry.offset;
   const DTypeInfo* const dtype = FindDType(&ForeignNames::safetensors, entry.dtype);
+  const Shape shape = ReadShape(in["shape"], path, "shape", name);
+  entry.box = WholeOf(ElementsOf(shape, dtype, path, "shape", name));
   int64_t bytes = 0;
   if (dtype != nullptr &&
       (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{dtype->bytes}, &bytes) ||
@@ -103,7 +116,9 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
         !places[entry.name].contains("saved_offsets")) {
       Refuse(path, "`DCP_SHARDING_INFO` has no offset for {}", Quote(entry.name));
     }
-    entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, "offset", entry.name);
+    entry.box.offset =
+        ElementsOf(ReadShape(places[entry.name]["saved_offsets"], path, "offset", entry.name),
+                   FindDType(&ForeignNames::safetensors, entry.dtype), path, "offset", entry.name);
     if (entry.box.offset.size() != entry.box.shape.size()) {
       Refuse(path, "the offset of {} has {} dimensions, but its shape {}", Quote(entry.name),
              entry.box.offset.size(), entry.box.shape.size());

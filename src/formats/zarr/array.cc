@@ -41,6 +41,12 @@ constexpr int64_t kMostAbsent = 1 << 20;
 
 // Returns the bytes of an element that has an array's `fill_value`.
 std::string FillOf(const json& value, const DTypeInfo& dtype, const std::string& folder) {
+  if (dtype.dtype == DType::c64) {
+    const bool is_pair = value.is_array() && value.size() == 2;
+    const DTypeInfo& part = InfoOf(DType::f32);
+    return FillOf(is_pair ? value[0] : value, part, folder) +
+           FillOf(is_pair ? value[1] : json(0), part, folder);
+  }
   uint64_t from = 0;
   DType type = DType::f64;
   const auto take = [&](DType as, const auto& number) {

@@ -352,7 +352,7 @@ bool IsBuffer(const Tensor& tensor) {
   });
 }
 
-int64_t ParametersOf(const Tensor& tensor) { return IsBuffer(tensor) ? 0 : tensor.elements(); }
+int64_t ParametersOf(const Tensor& tensor) { return IsBuffer(tensor) ? 0 : tensor.numbers(); }
 
 std::string Describe(const View& view) {
   const ViewNode* node = &view.root;

@@ -90,7 +90,7 @@ bool AreEqual(const View& a, const View& b);
 
 // Returns whether a tensor, drawn or stored, consists only of buffers.
 bool IsBuffer(const Tensor& tensor);
-// Returns how many of its elements are trained: all, or none if it is a buffer.
+// Returns how many of its numbers are trained: all, or none if it is a buffer.
 int64_t ParametersOf(const Tensor& tensor);
 
 // Return text for people: `stack axis=1 of layers.0.w and 31 more`, and only its ` axis=1`.

@@ -3,6 +3,9 @@
 NumPy's own types are used where they exist. ``bf16`` and the fp8 types are types of ml_dtypes. If
 ml_dtypes is not installed, they are unsigned integers with the same bits (``bf16`` → ``uint16``,
 fp8 → ``uint8``). No value is ever converted.
+
+Numbers of 4 or 6 bits share bytes, so an element of an array has two numbers of 4 bits (``uint8``,
+as in ``torch.float4_e2m1fn_x2``) or four of 6 bits (``V3``, three bytes).
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ class _Type(NamedTuple):
 
     Attributes:
         size: bytes of an element.
-        called: the name in NumPy or ml_dtypes, PyTorch and JAX, which all agree.
+        called: the name in NumPy or ml_dtypes, PyTorch and JAX, which all agree; "" if they lack
+            the type.
         digits: binary digits of a float's significand, including the implicit one; 0 for other
             types.
     """
@@ -32,7 +36,9 @@ class _Type(NamedTuple):
     digits: int = 0
 
 
-_CARRIED = ("f8e8m0", "f8e4m3fnuz", "f8e5m2fnuz")  # Types of folders, but not of specs.
+_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+_SHARED = {"f4e2m1fn": "u1", "f6e2m3fn": "V3", "f6e3m2fn": "V3"}  # Several numbers in an element.
+_CARRIED = ("f8e8m0", *_FNUZ, *_SHARED, "c64")  # Types of folders, but not of specs.
 _TYPES = {
     "f32": _Type(4, "float32", 24),
     "f64": _Type(8, "float64", 53),
@@ -46,10 +52,14 @@ _TYPES = {
     "f8e8m0": _Type(1, "float8_e8m0fnu"),
     "f8e4m3fnuz": _Type(1, "float8_e4m3fnuz"),
     "f8e5m2fnuz": _Type(1, "float8_e5m2fnuz"),
+    "f6e2m3fn": _Type(3, ""),
+    "f6e3m2fn": _Type(3, ""),
+    "f4e2m1fn": _Type(1, "float4_e2m1fn_x2"),
+    "c64": _Type(8, "complex64"),
 }
 _BY_CALLED = {row.called: name for name, row in _TYPES.items() if name not in _CARRIED}
 
-_OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2", *_CARRIED)
+_OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2", "f8e8m0", *_FNUZ)
 NAMES = tuple(name for name in _TYPES if name not in _CARRIED)
 ROUNDINGS = ("f32", "bf16", "f16")  # Floats that have a rounding function in expressions.
 
@@ -81,8 +91,8 @@ def rounding_of(dtype: Any) -> str:
 
 
 def words_of(name: str) -> np.dtype[Any]:
-    """Returns the unsigned integer type that holds the bits of one element."""
-    return np.dtype(f"<u{item_size(name)}")
+    """Returns the unsigned integer type that holds the bits of one element; else three bytes."""
+    return np.dtype(_SHARED[name]) if name in _SHARED else np.dtype(f"<u{item_size(name)}")
 
 
 def is_bits(name: str) -> bool:
@@ -92,7 +102,7 @@ def is_bits(name: str) -> bool:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Returns the NumPy type of arrays of the dtype `name`; see the module's docstring."""
-    if is_bits(name):
+    if is_bits(name) or name in _SHARED:
         return words_of(name)
     called = _TYPES[name].called
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, called) if name in _OF_ML_DTYPES else called)

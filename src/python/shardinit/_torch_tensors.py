@@ -25,8 +25,14 @@ Interval = tuple[int, int]  # Start and length.
 
 
 def dtype_of(info: TensorInfo) -> torch.dtype:
-    """Returns PyTorch's type for a tensor's elements."""
-    dtype: torch.dtype = getattr(torch, _dtypes.called(info.dtype))
+    """Returns PyTorch's type for a tensor's elements.
+
+    Raises:
+        MismatchError: PyTorch has no such type.
+    """
+    dtype: torch.dtype | None = getattr(torch, _dtypes.called(info.dtype) or "-", None)
+    if dtype is None:
+        raise MismatchError(f"`{info.path}` is {info.dtype}, a type that PyTorch does not have")
     return dtype
 
 
