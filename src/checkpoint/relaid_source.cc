@@ -5,20 +5,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/checked_math.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/interrupt.h"
 #include "base/sha256.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "checkpoint/cell_cache.h"
 #include "generate/filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
@@ -35,44 +33,6 @@ constexpr std::string_view kHubLayout = "hub";
 // Each cell is made from cells of the stored tensors. If a layout transposes, larger cells read the
 // stored cells fewer times.
 constexpr int64_t kPlainCell = 1 << 20, kTransposedCell = 4 << 20;
-
-using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
-
-// Caches the cells of stored tensors that were read last. If a layout transposes, each cell is
-// needed many times. Thread-safe.
-class CellCache {
- public:
-  Bytes Get(const SourceTensor& tensor, int64_t cell) {
-    const std::pair<const SourceTensor*, int64_t> key(&tensor, cell);
-    {
-      const std::lock_guard lock(mutex_);
-      const auto known = cells_.find(key);
-      if (known != cells_.end()) return known->second;
-    }
-    const int64_t count =
-        std::min(tensor.cell_elements(), tensor.elements() - cell * tensor.cell_elements());
-    auto bytes = std::make_shared<std::vector<uint8_t>>(count * InfoOf(tensor.dtype()).bytes);
-    tensor.ReadCells(cell, 1, bytes->data());
-    const std::lock_guard lock(mutex_);
-    if (!cells_.emplace(key, bytes).second) return bytes;
-    order_.push_back(key);
-    held_ += std::ssize(*bytes);
-    while (held_ > kMostBytes && order_.size() > 1) {
-      const auto oldest = cells_.find(order_.front());
-      held_ -= std::ssize(*oldest->second);
-      cells_.erase(oldest);
-      order_.pop_front();
-    }
-    return bytes;
-  }
-
- private:
-  static constexpr int64_t kMostBytes = 48 << 20;
-  std::mutex mutex_;
-  std::map<std::pair<const SourceTensor*, int64_t>, Bytes> cells_;
-  std::deque<std::pair<const SourceTensor*, int64_t>> order_;  // oldest first
-  int64_t held_ = 0;
-};
 
 // Copies elements of a stored tensor. Not thread-safe.
 class CellsFiller final : public Filler {
@@ -101,19 +61,19 @@ class CellsFiller final : public Filler {
   const SourceTensor& data_;
   CellCache& cache_;
   mutable int64_t number_ = -1;
-  mutable Bytes held_;
+  mutable CellCache::Bytes held_;
 };
 
-class RelaidTensor final : public SourceTensor {
+class RelaidTensor final : public ComputedTensor {
  public:
   // `view` refers to the tensors in `data`, by their paths. `owner` keeps these tensors and the
   // cache alive.
   RelaidTensor(std::string text, Tensor view, std::map<std::string, SourceTensorPtr> data,
                std::shared_ptr<const SourceFolder> owner, CellCache& cache)
-      : SourceTensor(std::move(text), view.dtype(), view.shape(),
-                     ViewFiller(view, WholeOf(view.shape()), FillerFor(data, cache)).transposes()
-                         ? kTransposedCell
-                         : kPlainCell),
+      : ComputedTensor(std::move(text), view.dtype(), view.shape(),
+                       ViewFiller(view, WholeOf(view.shape()), FillerFor(data, cache)).transposes()
+                           ? kTransposedCell
+                           : kPlainCell),
         view_(std::move(view)),
         data_(std::move(data)),
         owner_(std::move(owner)),
@@ -121,22 +81,11 @@ class RelaidTensor final : public SourceTensor {
 
   const std::string& file() const override { return data_.begin()->second->file(); }
 
-  // Every byte that is read is compared with the hashed bytes, so all readers get bytes of this
-  // digest.
-  Digest Check() const override {
-    const std::lock_guard lock(mutex_);
-    if (digest_) return *digest_;
-    Sha256 hash;
-    std::vector<uint8_t> cell(
-        static_cast<size_t>(std::min(cell_elements(), elements()) * InfoOf(dtype()).bytes));
-    for (int64_t number = 0; number < CeilDiv(elements(), cell_elements()); ++number) {
-      ThrowIfInterrupted();
-      ReadCells(number, 1, cell.data());
-      const int64_t count = std::min(cell_elements(), elements() - number * cell_elements());
-      hash.Update(cell.data(), static_cast<size_t>(count * InfoOf(dtype()).bytes));
+  std::string scaled() const override {
+    for (const auto& [name, data] : data_) {
+      if (std::string why = data->scaled(); !why.empty()) return why;
     }
-    digest_ = hash.Finish();
-    return *digest_;
+    return {};
   }
 
   void ReadCells(int64_t first, int64_t count, void* out) const override {
@@ -157,8 +106,6 @@ class RelaidTensor final : public SourceTensor {
   const std::map<std::string, SourceTensorPtr> data_;
   const std::shared_ptr<const SourceFolder> owner_;
   CellCache& cache_;
-  mutable std::mutex mutex_;
-  mutable std::optional<Digest> digest_;
 };
 
 class RelaidSource final : public SourceFolder, public std::enable_shared_from_this<RelaidSource> {
@@ -282,12 +229,9 @@ Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::st
   return LoadPlan(wanted, diagnostics);
 }
 
-using FileOf = std::function<std::string(const std::string& name)>;
-
 // Returns a plan of the tensors of `stored` that `from` has. Throws Error unless `stored` has all
 // of them, with the same shapes.
-Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const FileOf& file_of,
-              const Plan& from) {
+Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Plan& from) {
   InitGraph graph;
   graph.name = from.graph.name;
   for (const Tensor& wanted : from.graph.tensors) {
@@ -301,9 +245,9 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Fi
     if (found->shape() != wanted.shape()) {
       throw Error(ExitCode::kUsage,
                   fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}",
-                              Quote(wanted.path()), file_of(std::string(wanted.path())),
-                              fmt::join(found->shape(), ", "), fmt::join(wanted.shape(), ", "),
-                              Quote(request.layout), Quote(from.graph.name)),
+                              Quote(wanted.path()), found->file(), fmt::join(found->shape(), ", "),
+                              fmt::join(wanted.shape(), ", "), Quote(request.layout),
+                              Quote(from.graph.name)),
                   "give the `spec` of the model that is in the folder, with its sizes");
     }
     Tensor tensor;
@@ -319,8 +263,7 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Fi
 }  // namespace
 
 std::shared_ptr<const SourceFolder> InLayoutOfSpec(
-    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored,
-    const FileOf& file_of) {
+    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored) {
   const std::string spec = SpecOf(request);
   const bool is_hub = request.layout == kHubLayout;
   if (spec.empty()) {
@@ -341,7 +284,7 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
   }
   Plan to = LoadIn(request, spec, {});
   Plan from = LoadIn(request, spec, has_layout ? request.layout : "");
-  const Plan folder = StoredAs(request, *stored, file_of, from);
+  const Plan folder = StoredAs(request, *stored, from);
   Relayout plans =
       RelayoutOf(folder, std::move(from), std::move(to), [](const std::string&) { return false; });
   // A source's elements are the elements of its files: this code computes no values.

@@ -2,22 +2,18 @@
 // layout.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "tensor/source.h"
 
 namespace shardinit {
 
-// Returns `stored` in the layout of the spec. `stored` has the tensors as they are in files, each
-// in the file `file_of(name)`; the request names their layout and the spec. Padding of stored
-// tensors is left out.
+// Returns `stored` in the layout of the spec. `stored` has the tensors as they are in files; the
+// request names their layout and the spec. Padding of stored tensors is left out.
 //
 // Throws Error (kUsage) if the folder does not match the layout, and InvalidSpec if the spec of the
 // source is wrong.
 std::shared_ptr<const SourceFolder> InLayoutOfSpec(
-    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored,
-    const std::function<std::string(const std::string& name)>& file_of);
+    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored);
 
 }  // namespace shardinit

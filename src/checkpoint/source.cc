@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/relaid_source.h"
+#include "checkpoint/widened_source.h"
 #include "generate/digests.h"
 #include "report/text.h"
 
@@ -95,20 +96,22 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   void CheckAll() const;
   const SourceRequest& request() const { return request_; }
   bool is_checkpoint() const { return is_checkpoint_; }
-  // Returns the file that has a tensor of the folder, or the first of its parts.
-  const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
+  const Plan& plan() const { return plan_; }
+  std::string ScaledBy(const std::string& name, DType dtype) const;
   std::shared_ptr<InputFile> Open(const std::string& file) const { return open_files_.Open(file); }
 
  private:
   const SourceRequest request_;
   bool is_checkpoint_ = false;
   std::string warning_;
+  Plan plan_;
   std::map<std::string, FoundTensor> tensors_;
   std::optional<RecordedDigests> pins_;
   std::string pin_;
   int64_t cell_bytes_;
   mutable OpenFiles open_files_;
-  mutable std::mutex mutex_, checking_;
+  mutable std::mutex mutex_, checking_, scaling_;
+  mutable std::optional<ScaledTensors> scaled_;
   mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
   mutable bool checked_ = false;
 };
@@ -120,10 +123,12 @@ class CheckedTensor final : public SourceTensor {
       : SourceTensor(fmt::format("{} of source {}", Quote(name), Quote(folder->request().name)),
                      *found.dtype, found.shape, cell_bytes),
         folder_(std::move(folder)),
+        name_(name),
         found_(found),
         pin_(pin) {}
 
   const std::string& file() const override { return found_.file; }
+  std::string scaled() const override { return folder_->ScaledBy(name_, dtype()); }
 
   Digest Check() const override {
     folder_->CheckAll();
@@ -211,6 +216,7 @@ class CheckedTensor final : public SourceTensor {
   }
 
   const std::shared_ptr<const SourceFiles> folder_;
+  const std::string name_;
   const FoundTensor& found_;
   const RecordedDigest* const pin_;
   mutable std::mutex mutex_;
@@ -219,11 +225,12 @@ class CheckedTensor final : public SourceTensor {
 };
 
 std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request, bool* is_checkpoint,
-                                               std::string* warning) {
+                                               std::string* warning, Plan* plan) {
   const std::string& path = request.folder;
   const TensorFolder folder(path, request.part, TensorFolder::Record::kUse);
   *is_checkpoint = folder.is_checkpoint();
   *warning = folder.record_warning();
+  *plan = folder.plan();
   std::map<std::string, FoundTensor> tensors;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(tensor);
@@ -237,7 +244,7 @@ std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request, boo
 }
 
 SourceFiles::SourceFiles(const SourceRequest& request)
-    : request_(request), tensors_(ReadTensors(request, &is_checkpoint_, &warning_)) {
+    : request_(request), tensors_(ReadTensors(request, &is_checkpoint_, &warning_, &plan_)) {
   // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB. In smaller
   // folders, cells are smaller, so that reading a single element reads less around it.
   int64_t bytes = 0;
@@ -299,6 +306,16 @@ std::vector<std::string> SourceFiles::Names() const {
   return names;
 }
 
+std::string SourceFiles::ScaledBy(const std::string& name, DType dtype) const {
+  const std::lock_guard lock(scaling_);
+  if (!scaled_) scaled_ = FindScaled(*this, plan_);
+  if (const auto found = scaled_->by.find(name); found != scaled_->by.end()) {
+    return fmt::format("its numbers are scaled by `{}`", found->second);
+  }
+  const bool is_wide = InfoOf(dtype).is_float() && InfoOf(dtype).bytes > 1;
+  return is_wide ? std::string() : scaled_->problem;
+}
+
 void SourceFiles::CheckAll() const {
   if (request_.is_file || request_.digest.empty()) return;
   const std::lock_guard lock(checking_);
@@ -323,14 +340,16 @@ void SourceFiles::CheckAll() const {
 
 std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
   const auto files = std::make_shared<SourceFiles>(request);
-  if (request.layout.empty()) return files;
+  std::shared_ptr<const SourceFolder> folder = files;
+  if (request.widens) folder = WidenedSource(request, files, files->plan());
+  if (request.layout.empty()) return folder;
   if (files->is_checkpoint()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is a checkpoint, whose tensors have the names in its plan",
                             request.folder),
                 "leave out the `layout` of the source");
   }
-  return InLayoutOfSpec(request, files, [&](const auto& name) { return files->FileOf(name); });
+  return InLayoutOfSpec(request, folder);
 }
 
 }  // namespace shardinit

@@ -113,6 +113,7 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
   request.name = source.name.value;
   request.folder = PlaceOfSource(*path);
   if (source.value.part) request.part = source.value.part->value;
+  request.widens = source.value.quantized && source.value.quantized->value == "widened";
   if (source.value.layout) request.layout = source.value.layout->value;
   if (source.value.spec) {
     request.spec = Resolved(*source.value.spec);

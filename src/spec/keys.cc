@@ -80,6 +80,7 @@ constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
 constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
 constexpr std::string_view kTensorKinds[] = {"parameter", kBufferKind};
 constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
+constexpr std::string_view kQuantizedForms[] = {"stored", "widened"};
 
 // Keys that several mappings have.
 constexpr SpecKey kUneven = {
@@ -328,6 +329,14 @@ extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
                      "one, or a name; default: the folder's config.json",
       .kind = SpecKind::kText},
      Into<&SourceSpec::spec, &SpecParser::ReadText>},
+    {{.name = "quantized",
+      .description =
+          "what a quantized model's tensors are: `stored`, the numbers and scales in the "
+          "files; `widened`, the f32 tensors that they represent",
+      .kind = SpecKind::kChoice,
+      .words = kQuantizedForms,
+      .default_text = "\"stored\""},
+     Choice<&SourceSpec::quantized>},
     {{.name = "must_have",
       .description = "tensors that the folder must have; another shape or number is an error",
       .kind = SpecKind::kMustHave,

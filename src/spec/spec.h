@@ -122,6 +122,7 @@ struct SourceSpec {
   std::optional<Located<std::string>> digest;  // the digest of all tensors, or a file with digests
   std::optional<Located<std::string>> layout;  // the layout, in the spec of the model in the folder
   std::optional<Located<std::string>> spec;    // absent: the folder's config.json
+  std::optional<Located<std::string>> quantized;  // `stored` (default) or `widened`
   std::vector<MustHaveSpec> must_have;
 };
 

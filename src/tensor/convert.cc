@@ -22,6 +22,7 @@ bool IsDecodedExactly(const void* in, DType dtype, double value) {
 
 std::string NumberInText(const void* in, DType dtype) {
   uint64_t bits = 0;
+  if (NumberCount(dtype) > 1) return fmt::format("of the type {}", InfoOf(dtype).name);
   if (dtype != DType::i64 && dtype != DType::u64) return fmt::to_string(Decode(in, dtype));
   std::memcpy(&bits, in, sizeof bits);
   return dtype == DType::u64 ? fmt::to_string(bits) : fmt::to_string(static_cast<int64_t>(bits));

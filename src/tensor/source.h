@@ -38,6 +38,10 @@ class SourceTensor {
   // Returns the number of elements in a cell, in row-major order; the last cell may have fewer.
   int64_t cell_elements() const { return cell_elements_; }
 
+  // Returns why the elements are not the numbers of the model, if other tensors scale them; else an
+  // empty text.
+  virtual std::string scaled() const { return {}; }
+
   // Reads the whole tensor, once, and returns the SHA-256 of its elements. Throws Error: kUsage if
   // the source is pinned and the elements differ; kWorld if they cannot be read.
   virtual Digest Check() const = 0;
@@ -87,6 +91,7 @@ struct SourceRequest {
   std::string place;     // where the user gave the digest, for messages
   std::string layout;    // of the spec of the model in the folder; empty: names as stored
   std::string spec;      // a file or a name; empty: the folder's config.json
+  bool widens = false;   // whether quantized tensors become the tensors that they represent
 };
 // Opens a folder of tensors. Throws Error.
 using SourceOpener = std::function<std::shared_ptr<const SourceFolder>(const SourceRequest&)>;

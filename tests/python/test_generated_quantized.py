@@ -258,17 +258,21 @@ KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_qu
 @st.composite
 def cases(draw, kind):
     state, config, wanted = kind(draw, Bits(draw(st.integers(0, 1 << 30))))
-    return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2]))
+    return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2, None]))
+
+
+def write(folder, state, config):
+    folder.mkdir()
+    stored = {f"model.x.{key}": tensor for key, tensor in state.items()} | {"model.k_scale": torch.ones(1)}
+    safetensors_torch.save_file(stored | {"model.norm.weight": torch.ones(3)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
 
 
 def convert(state, config, *options):
     """Returns the result of `convert`, and the tensor `model.x.weight` if one is made."""
     with tempfile.TemporaryDirectory() as name:
         folder, out = pathlib.Path(name, "in"), pathlib.Path(name, "out")
-        folder.mkdir()
-        stored = {f"model.x.{key}": tensor for key, tensor in state.items()} | {"model.k_scale": torch.ones(1)}
-        safetensors_torch.save_file(stored | {"model.norm.weight": torch.ones(3)}, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
+        write(folder, state, config)
         done = run_tool("convert", folder, "--to", "safetensors", "-o", out, *options)
         assert out.exists() == (done.returncode == 0), done
         made = safetensors_torch.load_file(out / "model.safetensors") if out.exists() else {}
@@ -282,10 +286,30 @@ def assert_same_bits(found, wanted):
     assert same.all(), (found[~same][:4], wanted[~same][:4], (~same).nonzero()[:4])
 
 
+def generate(state, config, dtype, shape, quantized):
+    """Returns the result of `export`, and the tensors of a spec that takes its values from the folder."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, out, spec = pathlib.Path(name, "in"), pathlib.Path(name, "out"), pathlib.Path(name, "spec.yaml")
+        write(folder, state, config)
+        source = {"path": "in"} | ({"quantized": quantized} if quantized else {})
+        spec.write_text(json.dumps({
+            "shardinit": 1, "name": "m", "dtype": dtype, "sources": {"old": source}, "modules": {
+                "model.x.weight": {"shape": list(shape), "init": {"source": "old"}},
+                "model.norm.weight": {"shape": [3], "init": {"source": "old"}}}}))
+        done = run_tool("export", spec, "--to", "safetensors", "-o", out)
+        made = safetensors_torch.load_file(out / "model.safetensors") if done.returncode == 0 else {}
+    return done, made
+
+
 def check(case):
     state, config, exact, dtype, jobs = case
     wanted = exact.to(DTYPES[dtype])
-    done, made = convert(state, config, "--dtype", dtype, "-j", jobs)
+    if jobs is None:
+        done, made = generate(state, config, dtype, wanted.shape, "widened")
+        raw, _ = generate(state, config, dtype, wanted.shape, None)
+        assert raw.returncode == 2, raw
+    else:
+        done, made = convert(state, config, "--dtype", dtype, "-j", jobs)
     if (wanted.isinf() & exact.isfinite()).any():
         assert done.returncode == 2 and "cannot hold" in done.stderr, done
         return

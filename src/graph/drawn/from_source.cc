@@ -65,6 +65,21 @@ SourceTensorPtr InitBinder::TakeSource(const FromSourceSpec& from, std::string* 
   return found;
 }
 
+// Reports a source whose elements are not numbers of its model. Their bytes can be copied only to a
+// tensor of the same type.
+bool InitBinder::CheckNotScaled(const Span& place, const SourceTensor& data,
+                                std::optional<DType> dtype) {
+  if (dtype == data.dtype()) return true;
+  const std::string why = data.scaled();
+  if (why.empty()) return true;
+  const std::string_view name = InfoOf(data.dtype()).name;
+  diagnostics_.Error(
+      place, fmt::format("{} is {} and quantized: {}", data.text(), name, why),
+      fmt::format("add `quantized: widened` to the source{}",
+                  dtype ? fmt::format(", or copy its elements, with `dtype: {}`", name) : ""));
+  return false;
+}
+
 // Reports a shape mismatch, ignoring dimension `but`.
 bool InitBinder::CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data,
                                   const Shape& shape, std::optional<size_t> but) {
@@ -135,7 +150,7 @@ SourceFinder InitBinder::SourcesOf(const Expr&) {
     }
     SourceTensorPtr data = building_.sources->Find({source, place}, *name, diagnostics_);
     of_tensor_ |= data == nullptr;
-    if (data == nullptr) return {};
+    if (data == nullptr || !CheckNotScaled(place, *data, {})) return {};
     why_.Note([&](Explanation& notes) {
       notes.arguments.push_back({"source", source + " " + *name, {}, place});
       notes.arguments.push_back({"file", data->file(), {}, place});
@@ -145,7 +160,7 @@ SourceFinder InitBinder::SourcesOf(const Expr&) {
 }
 
 std::optional<Distribution> InitBinder::LowerSource(const InitSpec& init, const TensorSpec& tensor,
-                                                    const Shape* shape) {
+                                                    DType dtype, const Shape* shape) {
   if (init.from == nullptr) {
     return diagnostics_.Error(init.name.span, "`source` needs the name of a source",
                               "write `{source: base}`");
@@ -154,7 +169,7 @@ std::optional<Distribution> InitBinder::LowerSource(const InitSpec& init, const 
   const FromSourceSpec& from = *init.from;
   FromSource lowered{from.source.value, {}};
   lowered.data = TakeSource(from, &lowered.tensor);
-  if (lowered.data == nullptr) return {};
+  if (lowered.data == nullptr || !CheckNotScaled(from.source.span, *lowered.data, dtype)) return {};
   if (from.rows != nullptr && !part_axis_) {
     return diagnostics_.Error(SpanOf(*from.rows), "`rows` is the length of a part",
                               "use it in `parts`, or take elements by `index`");
@@ -190,7 +205,10 @@ std::optional<Distribution> InitBinder::LowerRowsLike(const InitSpec& init, cons
   }
   lowered.data = TakeSource(from, &lowered.tensor);
   const auto axis = static_cast<size_t>(lowered.axis);
-  if (lowered.data == nullptr || !CheckSourceShape(from, *lowered.data, *shape, axis)) return {};
+  if (lowered.data == nullptr || !CheckNotScaled(from.source.span, *lowered.data, {}) ||
+      !CheckSourceShape(from, *lowered.data, *shape, axis)) {
+    return {};
+  }
   lowered.rows = lowered.data->shape()[axis];
   if (from.rows != nullptr) {
     const auto rows = EvaluateInteger(*from.rows, names_, 1, lowered.rows, "`rows`", diagnostics_);

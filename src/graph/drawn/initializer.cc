@@ -157,7 +157,7 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
   if (init.name.value.empty()) return {};
   if (init.name.value == "file") return LowerFile(init, dtype, shape);
   if (init.name.value == "norms") return LowerNorm(init);
-  if (init.name.value == "source") return LowerSource(init, tensor, shape);
+  if (init.name.value == "source") return LowerSource(init, tensor, dtype, shape);
   if (init.name.value == "rows_like") return LowerRowsLike(init, shape);
   if (init.name.value == "parts") return LowerParts(init, tensor, dtype, shape, fans);
   if (init.name.value == "expr") return LowerExpression(init, tensor, shape);

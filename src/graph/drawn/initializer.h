@@ -55,7 +55,7 @@ class InitBinder {
   std::optional<Distribution> LowerNorm(const InitSpec& init);
   // Defined in from_source.cc.
   std::optional<Distribution> LowerSource(const InitSpec& init, const TensorSpec& tensor,
-                                          const Shape* shape);
+                                          DType dtype, const Shape* shape);
   std::optional<Distribution> LowerRowsLike(const InitSpec& init, const Shape* shape);
   std::optional<Distribution> LowerParts(const InitSpec& init, const TensorSpec& tensor,
                                          DType dtype, const Shape* shape, const Fans* fans);
@@ -63,6 +63,7 @@ class InitBinder {
   SourceTensorPtr FindSource(const FromSourceSpec& from, std::string* name);
   // Like FindSource(), and notes that the tensor's values come from there.
   SourceTensorPtr TakeSource(const FromSourceSpec& from, std::string* name);
+  bool CheckNotScaled(const Span& place, const SourceTensor& data, std::optional<DType> dtype);
   bool CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data, const Shape& shape,
                         std::optional<size_t> but);
   std::optional<std::vector<ProgramPtr>> BindIndex(const FromSourceSpec& from,
