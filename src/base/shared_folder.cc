@@ -61,7 +61,8 @@ void RemoveRest(const Folder& parent, const Folder& folder, const std::string& n
     if (folder.Exists(sub)) RemoveTree(folder, sub);
     if (folder.Exists(sub)) return;  // The next run removes it.
   }
-  folder.Sync();  // Otherwise a power loss could leave the rest without the claim.
+  RemoveTemporaries(folder);  // of processes that were killed before they had a claim
+  folder.Sync();              // Otherwise a power loss could leave the rest without the claim.
   folder.Remove(kClaim);
   RemoveTree(parent, name);
 }
