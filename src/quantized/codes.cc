@@ -41,6 +41,18 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
   const StoredRows read =
       ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
   const auto mask = static_cast<uint32_t>((1 << bits) - 1);
+  if (bits == 4 && codes.packing == Packing::kAlongRows && part.column % 2 == 0) {
+    for (int64_t row = 0; row < part.rows; ++row) {
+      const uint8_t* const bytes = read.Row(row) + (part.column * bits - first * element_bits) / 8;
+      for (int64_t i = 0; i < part.columns / 2; ++i) {
+        out[2 * i] = bytes[i] & 15;
+        out[2 * i + 1] = static_cast<uint8_t>(bytes[i] >> 4);
+      }
+      if (part.columns % 2 != 0) out[part.columns - 1] = bytes[part.columns / 2] & 15;
+      out += part.columns;
+    }
+    return;
+  }
   const int64_t swap = codes.packing == Packing::kAlongRowsHighFirst ? bits : 0;
   for (int64_t row = 0; row < part.rows; ++row) {
     const uint8_t* const bytes = read.Row(row);

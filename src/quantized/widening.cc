@@ -20,11 +20,18 @@ namespace {
 
 constexpr int64_t kElementsAtOnce = 1 << 18;
 
-float Rounded(float number, DType through) {
-  if (through == DType::bf16)
-    return DecodeBf16(static_cast<uint16_t>(encoding::Bf16(std::bit_cast<uint32_t>(number))));
-  if (through == DType::f16) return DecodeF16(EncodeF16(number));
-  return number;
+float RoundedToBf16(float number) {
+  const uint32_t bits = encoding::Bf16(std::bit_cast<uint32_t>(number));
+  return std::bit_cast<float>(bits << 16);
+}
+
+// Copies the elements of codes, `stride` bytes apart.
+template <typename T>
+void LookUp(const uint8_t* codes, int64_t count, const uint8_t* table, int64_t stride,
+            uint8_t* out) {
+  for (int64_t i = 0; i < count; ++i, out += stride) {
+    std::memcpy(out, table + codes[i] * sizeof(T), sizeof(T));
+  }
 }
 
 class Computation {
@@ -65,31 +72,87 @@ class Computation {
     blocks.rows = (part.row + part.rows - 1) / block_rows + 1 - blocks.row;
     blocks.columns = (part.column + part.columns - 1) / block_columns + 1 - blocks.column;
     const std::vector<float> scales = ReadScales(blocks), zeros = ReadZeros(blocks);
-    const int64_t bytes = InfoOf(widening_.made.dtype()).bytes;
-    const uint8_t* code = codes.data();
-    std::vector<float> numbers(static_cast<size_t>(part.columns));
-    for (int64_t row = 0; row < part.rows; ++row) {
-      const int64_t of_row = ((part.row + row) / block_rows - blocks.row) * blocks.columns;
-      for (int64_t column = 0; column < part.columns;) {
-        const int64_t block = (part.column + column) / block_columns;
-        const int64_t end = std::min(part.columns, (block + 1) * block_columns - part.column);
-        const auto at = static_cast<size_t>(of_row + block - blocks.column);
-        Multiply(code, end - column, zeros[at], scales[at], &numbers[static_cast<size_t>(column)]);
-        code += end - column, column = end;
-      }
-      Store(numbers, column_stride * bytes, out + row * row_stride * bytes);
+    Scratch scratch;
+    for (int64_t b = 0; b < blocks.rows * blocks.columns; ++b) {
+      const int64_t row = (blocks.row + b / blocks.columns) * block_rows - part.row;
+      const int64_t column = (blocks.column + b % blocks.columns) * block_columns - part.column;
+      const Rectangle block = {0, std::max<int64_t>(row, 0), std::max<int64_t>(column, 0),
+                               std::min(row + block_rows, part.rows),
+                               std::min(column + block_columns, part.columns)};
+      FillBlock(codes.data(), part.columns, block, zeros[static_cast<size_t>(b)],
+                scales[static_cast<size_t>(b)], row_stride, column_stride, out, &scratch);
     }
+  }
+
+  // Memory of the blocks of a rectangle.
+  struct Scratch {
+    std::vector<float> numbers;
+    std::vector<uint8_t> table;
+  };
+
+  // Computes a block. Its ends, not its sizes, are in `block`.
+  void FillBlock(const uint8_t* codes, int64_t width, const Rectangle& block, float zero,
+                 float scale, int64_t row_stride, int64_t column_stride, uint8_t* out,
+                 Scratch* scratch) const {
+    const int64_t bytes = InfoOf(widening_.made.dtype()).bytes;
+    const int64_t columns = block.columns - block.column;
+    const bool has_many = columns * (block.rows - block.row) >= std::ssize(widening_.values);
+    const uint8_t* const table = has_many ? TableOf(zero, scale, scratch) : nullptr;
+    for (int64_t row = block.row; row < block.rows; ++row) {
+      const uint8_t* const code = codes + row * width + block.column;
+      uint8_t* const to = out + (row * row_stride + block.column * column_stride) * bytes;
+      if (table == nullptr) {
+        scratch->numbers.resize(static_cast<size_t>(columns));
+        Multiply(code, columns, zero, scale, scratch->numbers.data());
+        RequireHeld(scratch->numbers, Store(scratch->numbers, column_stride * bytes, to));
+      } else if (bytes == 2) {
+        LookUp<uint16_t>(code, columns, table, column_stride * bytes, to);
+      } else if (bytes == 4) {
+        LookUp<uint32_t>(code, columns, table, column_stride * bytes, to);
+      } else {
+        LookUp<uint64_t>(code, columns, table, column_stride * bytes, to);
+      }
+    }
+  }
+
+  // Returns the elements of all codes of a block; null if some cannot be elements, which is an
+  // error only if they occur, or if an element is a byte.
+  const uint8_t* TableOf(float zero, float scale, Scratch* scratch) const {
+    const int64_t bytes = InfoOf(widening_.made.dtype()).bytes;
+    if (bytes == 1) return nullptr;
+    const size_t kinds = widening_.values.size();
+    scratch->numbers.resize(kinds);
+    scratch->table.resize(kinds * static_cast<size_t>(bytes));
+    float* const numbers = scratch->numbers.data();
+    for (size_t i = 0; i < kinds; ++i) numbers[i] = (widening_.values[i] - zero) * scale;
+    if (widening_.is_exact &&
+        std::any_of(numbers, numbers + kinds, [](float product) { return std::isinf(product); })) {
+      return nullptr;
+    }
+    Finish(static_cast<int64_t>(kinds), numbers);
+    const bool is_held =
+        Store(scratch->numbers, bytes, scratch->table.data()) == std::ssize(scratch->numbers);
+    return is_held ? scratch->table.data() : nullptr;
   }
 
   // Computes the numbers of codes of one block.
   void Multiply(const uint8_t* codes, int64_t count, float zero, float scale, float* out) const {
     const float* const values = widening_.values.data();
     for (int64_t i = 0; i < count; ++i) out[i] = (values[codes[i]] - zero) * scale;
-    if (widening_.times != 1) {
-      for (int64_t i = 0; i < count; ++i) out[i] *= widening_.times;
-    }
     if (widening_.is_exact && std::isfinite(scale)) RequireFinite(codes, count, scale, out);
-    for (int64_t i = 0; i < count; ++i) out[i] = Rounded(out[i], widening_.through);
+    Finish(count, out);
+  }
+
+  // Does what follows the first multiplication.
+  void Finish(int64_t count, float* numbers) const {
+    if (widening_.times != 1) {
+      for (int64_t i = 0; i < count; ++i) numbers[i] *= widening_.times;
+    }
+    if (widening_.through == DType::bf16) {
+      for (int64_t i = 0; i < count; ++i) numbers[i] = RoundedToBf16(numbers[i]);
+    } else if (widening_.through == DType::f16) {
+      for (int64_t i = 0; i < count; ++i) numbers[i] = DecodeF16(EncodeF16(numbers[i]));
+    }
   }
 
   void RequireFinite(const uint8_t* codes, int64_t count, float scale,
@@ -105,22 +168,40 @@ class Computation {
                     is_power ? fmt::format("2^{}", std::ilogb(scale)) : fmt::to_string(scale)));
   }
 
-  // Writes numbers in the requested type, `stride` bytes apart. Convert() is slow and also finds
-  // numbers that the type cannot hold; bf16 is encoded here.
-  void Store(const std::vector<float>& numbers, int64_t stride, uint8_t* out) const {
+  // Writes numbers in the requested type, `stride` bytes apart, up to the first that it cannot
+  // hold. Returns how many were written. Convert() is slow; bf16 is encoded here.
+  int64_t Store(const std::vector<float>& numbers, int64_t stride, uint8_t* out) const {
     const DType dtype = widening_.made.dtype();
-    const float largest = dtype == DType::bf16 ? LargestRounded(dtype) : -1;
-    for (const float& number : numbers) {
-      if (std::fabs(number) <= largest) {
+    const int64_t count = std::ssize(numbers);
+    if (dtype == DType::bf16) {
+      float most = 0;
+      const auto encode = [&](int64_t i, uint8_t* to) {
+        const float number = numbers[static_cast<size_t>(i)];
         const auto bits = static_cast<uint16_t>(encoding::Bf16(std::bit_cast<uint32_t>(number)));
-        std::memcpy(out, &bits, sizeof bits);
-      } else if (!Convert(&number, DType::f32, dtype, out)) {
-        throw Error(ExitCode::kUsage,
-                    fmt::format("`{}` has the value {}, which {} cannot hold",
-                                widening_.made.path(), number, InfoOf(dtype).name));
+        most = std::max(most, std::fabs(number));
+        std::memcpy(to, &bits, sizeof bits);
+      };
+      if (stride == sizeof(uint16_t)) {
+        for (int64_t i = 0; i < count; ++i)
+          encode(i, out + i * static_cast<int64_t>(sizeof(uint16_t)));
+      } else {
+        for (int64_t i = 0; i < count; ++i) encode(i, out + i * stride);
       }
-      out += stride;
+      if (most <= largest_) return count;
     }
+    for (int64_t i = 0; i < count; ++i, out += stride) {
+      if (!Convert(&numbers[static_cast<size_t>(i)], DType::f32, dtype, out)) return i;
+    }
+    return count;
+  }
+
+  // Throws unless all numbers were written.
+  void RequireHeld(const std::vector<float>& numbers, int64_t written) const {
+    if (written == std::ssize(numbers)) return;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` has the value {}, which {} cannot hold", widening_.made.path(),
+                    numbers[static_cast<size_t>(written)], InfoOf(widening_.made.dtype()).name));
   }
 
   float ScaleOf(const uint8_t* stored, float global) const {
@@ -181,6 +262,7 @@ class Computation {
   }
 
   const Widening& widening_;
+  const float largest_ = LargestRounded(DType::bf16);
   const std::array<BoxElements, Widening::kParts> stored_;
 };
 
