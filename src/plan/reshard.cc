@@ -1,6 +1,7 @@
 #include "plan/reshard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -70,6 +71,25 @@ std::string_view NameInSpec(DType dtype) {
   return InfoOf(FindDTypeOfSpecs(InfoOf(dtype).name).value_or(DType::u8)).name;
 }
 
+std::string InJson(std::string_view text) { return JsonWriter().Value(text).Take(); }
+
+// Returns a spec of these tensors. Specs limit the bytes within braces, so there are few.
+std::string SpecOf(const InitGraph& graph, const std::string& uneven) {
+  std::string spec = fmt::format("shardinit: 1\nname: {}\n", InJson(graph.name));
+  if (!uneven.empty()) spec += fmt::format("uneven: {}\n", InJson(uneven));
+  // If the checkpoint has no mesh, `--mesh` or the sharding declares one.
+  if (!graph.mesh.axes.empty()) spec += "mesh:\n  axes:\n";
+  for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
+    spec += fmt::format("    {}: {}\n", InJson(graph.mesh.axes[a]), graph.mesh.shape[a]);
+  }
+  spec += "modules:\n";
+  for (const Tensor& tensor : graph.tensors) {
+    spec += fmt::format("  {}: {{shape: [{}], dtype: {}, init: zeros}}\n", InJson(tensor.path()),
+                        fmt::join(tensor.shape(), ", "), NameInSpec(tensor.dtype()));
+  }
+  return spec;
+}
+
 // Loads the plan with the new sharding. Fails if the sharding uses logical axes.
 Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
   try {
@@ -131,26 +151,9 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven,
 Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
              const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics) {
   const InitGraph& before = plan.graph;
-  JsonWriter spec;
-  spec.BeginObject(JsonWriter::kLines).Member("shardinit", 1).Member("name", before.name);
-  if (!uneven.empty()) spec.Member("uneven", uneven);
-  // If the checkpoint has no mesh, `--mesh` or the sharding declares one.
-  if (!before.mesh.axes.empty()) {
-    spec.Key("mesh").BeginObject().Key("axes").BeginObject();
-    for (size_t a = 0; a < before.mesh.axes.size(); ++a) {
-      spec.Member(before.mesh.axes[a], before.mesh.shape[a]);
-    }
-    spec.EndObject().EndObject();
-  }
-  spec.Key("modules").BeginObject(JsonWriter::kLines);
-  for (const Tensor& tensor : before.tensors) {
-    spec.Key(tensor.path()).BeginObject().Member("shape", tensor.shape());
-    spec.Member("dtype", NameInSpec(tensor.dtype())).Member("init", "zeros").EndObject();
-  }
-  spec.EndObject().EndObject();
   PlanRequest request;
   request.spec.path = path;
-  request.spec.text = spec.Finish();
+  request.spec.text = SpecOf(before, uneven);
   request.spec.mesh = mesh;
   request.spec.sharding = sharding;
   const Plan resharded = LoadResharded(request, diagnostics);

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/checked_math.h"
 #include "base/error.h"
@@ -24,6 +28,57 @@ float RoundedToBf16(float number) {
   const uint32_t bits = encoding::Bf16(std::bit_cast<uint32_t>(number));
   return std::bit_cast<float>(bits << 16);
 }
+
+// Reads elements of a part of a widening. Boxes of a few columns need a few bytes of each row,
+// which are read together with the rows between them. Thread-safe.
+class ReadAhead {
+ public:
+  ReadAhead(BoxElements read, const Tensor& part, size_t number)
+      : read_(std::move(read)),
+        elements_(part.elements()),
+        bytes_(InfoOf(part.dtype()).bytes),
+        number_(number) {}
+
+  void operator()(int64_t first, int64_t count, void* out) const {
+    Chunk& chunk = chunks_[number_];
+    const bool is_next =
+        chunk.id == id_ && first >= chunk.last && (first - chunk.last) * bytes_ < kLongestGap;
+    const bool is_here = chunk.id == id_ && first >= chunk.first &&
+                         first + count <= chunk.first + std::ssize(chunk.elements) / bytes_;
+    if (!is_here) {
+      if (!is_next || count * bytes_ > kLongestGap) {
+        chunk = {id_, first, first + count, {}};
+        return read_(first, count, out);
+      }
+      const int64_t many = std::min(kAhead / bytes_, elements_ - first);
+      chunk.id = 0;  // if reading fails
+      chunk.elements.resize(static_cast<size_t>(many * bytes_));
+      read_(first, many, chunk.elements.data());
+      chunk.id = id_, chunk.first = first;
+    }
+    chunk.last = first + count;
+    std::memcpy(out, &chunk.elements[static_cast<size_t>((first - chunk.first) * bytes_)],
+                static_cast<size_t>(count * bytes_));
+  }
+
+ private:
+  static constexpr int64_t kLongestGap = 16 << 10, kAhead = 64 << 10;  // bytes
+  struct Chunk {
+    uint64_t id = 0;              // of the reader
+    int64_t first = 0, last = 0;  // the first element here, and the end of those read last
+    std::vector<uint8_t> elements = {};
+  };
+
+  static thread_local std::array<Chunk, Widening::kParts> chunks_;
+  static std::atomic<uint64_t> ids_;
+  const BoxElements read_;
+  const int64_t elements_, bytes_;
+  const size_t number_;
+  const uint64_t id_ = ++ids_;
+};
+
+thread_local std::array<ReadAhead::Chunk, Widening::kParts> ReadAhead::chunks_;
+std::atomic<uint64_t> ReadAhead::ids_;
 
 // Copies the elements of codes, `stride` bytes apart.
 template <typename T>
@@ -269,6 +324,11 @@ class Computation {
 }  // namespace
 
 BoxElements Widen(const Widening& widening, std::array<BoxElements, Widening::kParts> stored) {
+  for (size_t part = 0; part < Widening::kParts; ++part) {
+    if (stored[part] != nullptr && !widening.parts[part].path().empty()) {
+      stored[part] = ReadAhead(std::move(stored[part]), widening.parts[part], part);
+    }
+  }
   const auto computation = std::make_shared<const Computation>(widening, std::move(stored));
   const int64_t size = widening.codes.rows * widening.codes.columns;
   return [computation, size, bytes = InfoOf(widening.made.dtype()).bytes](

@@ -49,6 +49,14 @@ def test_convert_in_eight_runs_equals_one_run(tmp_path, form):
     run_ok("verify", out)
 
 
+def test_thousands_of_tensors_get_a_sharding(tmp_path):
+    (tmp_path / "in").mkdir()
+    safetensors_torch.save_file({f"layers.{i}.mlp.experts.weight": torch.full((2, 4), i) for i in range(3000)},
+                                tmp_path / "in/model.safetensors")
+    run_ok("convert", tmp_path / "in", "--to", "dcp", *SPLIT[:2], "--mesh", "fsdp=2", "-o", tmp_path / "out")
+    assert run_tool("diff", tmp_path / "in", tmp_path / "out", "--values").returncode == 0
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("count", [3, 11])
 def test_convert_by_parts_equals_one_run(tmp_path, form, count):
