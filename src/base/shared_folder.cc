@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/new_file.h"
@@ -61,8 +62,12 @@ void RemoveRest(const Folder& parent, const Folder& folder, const std::string& n
     if (folder.Exists(sub)) RemoveTree(folder, sub);
     if (folder.Exists(sub)) return;  // The next run removes it.
   }
-  RemoveTemporaries(folder);  // of processes that were killed before they had a claim
-  folder.Sync();              // Otherwise a power loss could leave the rest without the claim.
+  std::vector<std::string> temporaries;  // of processes that were killed before they had a claim
+  folder.ForEachName([&](const std::string& sub) {
+    if (!NameOfTemporary(sub).empty()) temporaries.push_back(sub);
+  });
+  for (const std::string& sub : temporaries) folder.Remove(sub);
+  folder.Sync();  // Otherwise a power loss could leave the rest without the claim.
   folder.Remove(kClaim);
   RemoveTree(parent, name);
 }

@@ -9,7 +9,7 @@
 namespace shardinit {
 
 CellCache::Bytes CellCache::Get(const SourceTensor& tensor, int64_t cell) {
-  const std::pair<const SourceTensor*, int64_t> key(&tensor, cell);
+  const std::pair<uint64_t, int64_t> key(tensor.id(), cell);
   {
     const std::lock_guard lock(mutex_);
     const auto known = cells_.find(key);

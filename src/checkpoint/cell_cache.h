@@ -27,8 +27,8 @@ class CellCache {
  private:
   static constexpr int64_t kMostBytes = 48 << 20;
   std::mutex mutex_;
-  std::map<std::pair<const SourceTensor*, int64_t>, Bytes> cells_;
-  std::deque<std::pair<const SourceTensor*, int64_t>> order_;  // oldest first
+  std::map<std::pair<uint64_t, int64_t>, Bytes> cells_;  // by the tensor and the cell
+  std::deque<std::pair<uint64_t, int64_t>> order_;       // oldest first
   int64_t held_ = 0;
 };
 

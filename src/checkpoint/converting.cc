@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "tensor/convert.h"
 #include "tensor/encode.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -35,6 +36,7 @@ T ConvertConvention(T value, const Convention& from, const Convention& to) {
 // Converts an element to another type and convention. Returns false if the type cannot hold it.
 bool Change(const void* in, DType from, const Convention& of_source, DType to,
             const Convention& convention, void* out) {
+  if (NumberCount(from) > 1) return false;
   const double value = Decode(in, from);
   if (from == DType::f64) {
     const double changed = ConvertConvention(value, of_source, convention);

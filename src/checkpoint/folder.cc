@@ -427,6 +427,9 @@ void TensorFolder::AddTensor(const std::string& name, TensorInFolder& holding,
   } else if (ElementCount(holding.shape) == 0) {
     unread_[name] =
         fmt::format("{}: it is {} {}", kNoElements, dtype->name, InShape(holding.shape));
+  } else if (dtype->numbers > 1 && holding.shape.empty()) {
+    unread_[name] =
+        fmt::format("is a single element of {}, which has {} numbers", dtype->name, dtype->numbers);
   } else if (!tensors->empty() && tensors->back().path() == name) {
     unread_[name] = "is there twice";
   } else {

@@ -214,8 +214,8 @@ Listing ListExport(std::string_view record, const std::string& path) {
   });
   Plan& plan = listing.plan;
   for (const Tensor& tensor : plan.graph.tensors) {
-    plan.parameters += tensor.numbers();
-    if (__builtin_add_overflow(plan.bytes, tensor.bytes(), &plan.bytes)) {
+    if (__builtin_add_overflow(plan.parameters, tensor.numbers(), &plan.parameters) ||
+        __builtin_add_overflow(plan.bytes, tensor.bytes(), &plan.bytes)) {
       RefuseListing(path, "it has more than 2^63 - 1 bytes");
     }
   }

@@ -81,9 +81,9 @@ class RelaidTensor final : public ComputedTensor {
 
   const std::string& file() const override { return data_.begin()->second->file(); }
 
-  std::string scaled() const override {
+  Scaled scaled() const override {
     for (const auto& [name, data] : data_) {
-      if (std::string why = data->scaled(); !why.empty()) return why;
+      if (Scaled scaled = data->scaled(); !scaled.why.empty()) return scaled;
     }
     return {};
   }

@@ -21,6 +21,7 @@
 #include "checkpoint/widened_source.h"
 #include "generate/digests.h"
 #include "report/text.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -97,7 +98,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   const SourceRequest& request() const { return request_; }
   bool is_checkpoint() const { return is_checkpoint_; }
   const Plan& plan() const { return plan_; }
-  std::string ScaledBy(const std::string& name, DType dtype) const;
+  Scaled ScaledBy(const std::string& name, DType dtype) const;
   std::shared_ptr<InputFile> Open(const std::string& file) const { return open_files_.Open(file); }
 
  private:
@@ -128,7 +129,7 @@ class CheckedTensor final : public SourceTensor {
         pin_(pin) {}
 
   const std::string& file() const override { return found_.file; }
-  std::string scaled() const override { return folder_->ScaledBy(name_, dtype()); }
+  Scaled scaled() const override { return folder_->ScaledBy(name_, dtype()); }
 
   Digest Check() const override {
     folder_->CheckAll();
@@ -284,10 +285,11 @@ SourceTensorPtr SourceFiles::Find(const std::string& name) const {
                   "recreate it with `shardinit digest … --write FILE`");
     }
     pin = &of->second;
-    if (pin->dtype != InfoOf(*found.dtype).name || pin->shape != found.shape) {
+    const Shape shape = InNumbers(found.shape, *found.dtype);
+    if (pin->dtype != InfoOf(*found.dtype).name || pin->shape != shape) {
       throw Error(ExitCode::kUsage,
                   fmt::format("{} in `{}` is {} {}, but {} {} in `{}`", Quote(name), found.file,
-                              InfoOf(*found.dtype).name, InShape(found.shape), pin->dtype,
+                              InfoOf(*found.dtype).name, InShape(shape), pin->dtype,
                               InShape(pin->shape), request_.digest));
     }
   }
@@ -306,14 +308,14 @@ std::vector<std::string> SourceFiles::Names() const {
   return names;
 }
 
-std::string SourceFiles::ScaledBy(const std::string& name, DType dtype) const {
+Scaled SourceFiles::ScaledBy(const std::string& name, DType dtype) const {
   const std::lock_guard lock(scaling_);
   if (!scaled_) scaled_ = FindScaled(*this, plan_);
   if (const auto found = scaled_->by.find(name); found != scaled_->by.end()) {
-    return fmt::format("its numbers are scaled by `{}`", found->second);
+    return {fmt::format("its numbers are scaled by `{}`", found->second), true};
   }
-  const bool is_wide = InfoOf(dtype).is_float() && InfoOf(dtype).bytes > 1;
-  return is_wide ? std::string() : scaled_->problem;
+  if (NumberBytes(dtype) > 1 || dtype == DType::boolean) return {};
+  return {scaled_->problem, false};
 }
 
 void SourceFiles::CheckAll() const {
@@ -325,7 +327,8 @@ void SourceFiles::CheckAll() const {
     if (!found.dtype) continue;  // `shardinit digest` also leaves out unread tensors.
     const SourceTensorPtr tensor = Find(name);
     const Digest digest = static_cast<const CheckedTensor&>(*tensor).HashTensor();
-    digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest), found.shape};
+    digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest),
+                     InNumbers(found.shape, *found.dtype)};
   }
   if (const std::string digest = ToHex(ModelDigest(digests)); digest != request_.digest) {
     throw Error(ExitCode::kUsage,

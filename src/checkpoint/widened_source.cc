@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,11 @@ std::vector<double> ReadWhole(const SourceFolder& stored, const Tensor& tensor) 
     numbers.push_back(Decode(&elements[static_cast<size_t>(at)], tensor.dtype()));
   }
   return numbers;
+}
+
+// Returns whether the error is of ThrowUnreadable(), and not about the source itself.
+bool IsUnreadable(const Error& error) {
+  return std::string_view(error.what()).find("cannot be widened") != std::string_view::npos;
 }
 
 std::vector<Widening> FindIn(const SourceFolder& stored, const Plan& plan) {
@@ -126,7 +132,12 @@ class WideFolder final : public SourceFolder, public std::enable_shared_from_thi
 std::shared_ptr<const SourceFolder> WidenedSource(const SourceRequest& request,
                                                   const std::shared_ptr<const SourceFolder>& stored,
                                                   const Plan& plan) {
-  return std::make_shared<const WideFolder>(request.name, stored, plan);
+  try {
+    return std::make_shared<const WideFolder>(request.name, stored, plan);
+  } catch (const Error& error) {
+    if (!IsUnreadable(error)) throw;
+    throw Error(error.code(), error.what(), "leave out `quantized` to take the stored tensors");
+  }
 }
 
 ScaledTensors FindScaled(const SourceFolder& stored, const Plan& plan) {
@@ -136,7 +147,7 @@ ScaledTensors FindScaled(const SourceFolder& stored, const Plan& plan) {
       found.by.emplace(widening.numbers().path(), widening.scales().path());
     }
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage) throw;
+    if (!IsUnreadable(error)) throw;
     found.problem = error.what();
   }
   return found;

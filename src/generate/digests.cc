@@ -89,7 +89,7 @@ Digest ModelDigest(const std::vector<TensorDigest>& tensors) {
   RecordedDigests digests;
   for (const auto& [tensor, sha256] : tensors) {
     digests[std::string(tensor->path())] = {std::string(InfoOf(tensor->dtype()).name),
-                                            ToHex(sha256), tensor->shape()};
+                                            ToHex(sha256), tensor->shape_in_numbers()};
   }
   return ModelDigest(digests);
 }

@@ -182,12 +182,12 @@ bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wante
       diagnostics.Error(wanted.tensor->span, error.what(), error.hint());
       return false;
     }
-    if (tensor->shape() == *shape) continue;
-    diagnostics.Error(
-        wanted.shape->span,
-        fmt::format("source {} has {} as [{}], not [{}]", Quote(source.name.value), Quote(name),
-                    fmt::join(tensor->shape(), ", "), fmt::join(*shape, ", ")),
-        HintFor(wanted.shape->value, names_));
+    const Shape numbers = InNumbers(tensor->shape(), tensor->dtype());
+    if (numbers == *shape) continue;
+    diagnostics.Error(wanted.shape->span,
+                      fmt::format("source {} has {} as [{}], not [{}]", Quote(source.name.value),
+                                  Quote(name), fmt::join(numbers, ", "), fmt::join(*shape, ", ")),
+                      HintFor(wanted.shape->value, names_));
     return false;
   }
   if (wanted.count == nullptr) {

@@ -40,7 +40,7 @@ Tensor ReadTensor(const json& in, const std::string& path) {
     RefusePlan(path, "`{}` has {} dimensions, but at most 32 are allowed", tensor.path(),
                tensor.shape().size());
   }
-  int64_t bytes = InfoOf(*dtype).bytes;
+  int64_t bytes = std::max(InfoOf(*dtype).bytes, InfoOf(*dtype).numbers);
   for (const int64_t extent : tensor.shape()) {
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
       RefusePlan(path, "`{}` cannot have the shape [{}]", tensor.path(),

@@ -66,9 +66,10 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
   return mesh;
 }
 
-// Returns a type that specs have. A sharding does not depend on it.
+// Returns a type that specs have, of about the same size. A sharding depends on nothing else.
 std::string_view NameInSpec(DType dtype) {
-  return InfoOf(FindDTypeOfSpecs(InfoOf(dtype).name).value_or(DType::u8)).name;
+  const DType of_size = InfoOf(dtype).bytes == 8 ? DType::u64 : DType::u8;
+  return InfoOf(FindDTypeOfSpecs(InfoOf(dtype).name).value_or(of_size)).name;
 }
 
 std::string InJson(std::string_view text) { return JsonWriter().Value(text).Take(); }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/checked_math.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/foreign_names.h"
@@ -38,16 +39,25 @@ constexpr Table kTables[] = {
       -8.0F / 12, -1.0F, -4.0F / 12, -0.5F, -2.0F / 12, -0.25F}},
 };
 
-// Transformers transposes the matrices of its Conv1D before it quantizes them.
-void RequireNoConv1D(const Search& search) {
+// Transformers transposes the matrices of its Conv1D before it quantizes them. Without a config,
+// their names show them.
+void RequireNoConv1D(const Search& search, const Tensor& numbers) {
   constexpr std::string_view kModels[] = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
                                           "clvp"};
-  const std::string& model = search.config().model_type();
-  if (std::ranges::find(kModels, model) == std::end(kModels)) return;
-  ThrowUnreadable(
-      fmt::format("model_type of config.json is {}, whose matrices bitsandbytes stores "
-                  "transposed",
-                  Quote(model)));
+  for (const std::string_view model : kModels) {
+    if (!search.config().model_types().contains(std::string(model))) continue;
+    ThrowUnreadable(
+        fmt::format("model_type of config.json is {}, whose matrices bitsandbytes "
+                    "stores transposed",
+                    Quote(std::string(model))));
+  }
+  const std::string path(numbers.path());
+  const bool has_name = path.find(".c_attn.") != path.npos || path.find(".c_proj.") != path.npos ||
+                        path.find(".c_fc.") != path.npos;
+  if (!has_name || !search.config().model_types().empty()) return;
+  ThrowUnreadable(numbers,
+                  "there is no config.json, which tells whether bitsandbytes stores it "
+                  "transposed");
 }
 
 // What `quant_state` of a tensor says.
@@ -64,8 +74,15 @@ State ReadState(const Search& search, const Tensor& stored) {
     ThrowUnreadable(stored, fmt::format("{}, not the bytes of a JSON object", Described(stored)));
   }
   std::string text;
-  for (const double byte : search.Read(stored)) text += static_cast<char>(byte);
-  const json in = json::parse(text, nullptr, false);
+  for (const double byte : search.Read(stored)) {
+    text += static_cast<char>(static_cast<uint8_t>(byte));
+  }
+  json in;
+  try {
+    in = ParseJson(text, std::string(stored.path()));
+  } catch (const Error& error) {
+    ThrowUnreadable(stored, error.what());
+  }
   const auto refuse = [&](std::string_view key) {
     ThrowUnreadable(stored, fmt::format("its {} is missing or wrong, in {}", key, Quote(text)));
   };
@@ -124,7 +141,7 @@ bool FindBitsAndBytes(Search& search, const Tensor& numbers, const std::string& 
     if (const Tensor* const found = search.TensorAt(path)) stored = found, table = &each;
   }
   if (stored == nullptr) return false;
-  RequireNoConv1D(search);
+  RequireNoConv1D(search, numbers);
   const State state = ReadState(search, *stored);
   const int64_t count = ElementCount(state.shape), blocks = CeilDiv(count, state.block);
   if (!numbers.shape().empty() && numbers.shape()[0] == 1) {
@@ -174,7 +191,7 @@ bool FindBitsAndBytes(Search& search, const Tensor& numbers, const std::string& 
 bool FindInt8(Search& search, const Tensor& numbers, const std::string& around) {
   const Tensor* const largest = search.TensorAt(around + ".SCB");
   if (largest == nullptr) return false;
-  RequireNoConv1D(search);
+  RequireNoConv1D(search, numbers);
   const Shape& shape = numbers.shape();
   if (shape.size() != 2 || largest->dtype() != DType::f32 || largest->shape() != Shape{shape[0]}) {
     ThrowUnreadable(numbers, fmt::format("{}, not f32 with a number for each row of a matrix",

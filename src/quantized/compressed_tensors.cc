@@ -72,6 +72,9 @@ Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& sca
   const Tensor& shape = search.Need(numbers, path);
   const Shape& stored = numbers.shape();
   std::vector<int64_t> size;
+  if (shape.elements() > static_cast<int64_t>(kMaxRank)) {
+    ThrowUnreadable(shape, "it has too many elements for a shape");
+  }
   for (const double extent : search.Read(shape)) {
     size.push_back(std::fabs(extent) < 0x1p62 ? static_cast<int64_t>(extent) : -1);
   }

@@ -37,6 +37,14 @@ std::optional<std::pair<int64_t, int64_t>> BlockIn(const json& in) {
   return std::pair(*rows, *columns);
 }
 
+void AddModelTypes(const json& config, std::set<std::string>* types) {
+  if (const json type = MemberOf(config, "model_type"); type.is_string()) types->insert(type);
+  if (!config.is_object()) return;
+  for (const json& inner : config) {
+    if (inner.is_object()) AddModelTypes(inner, types);
+  }
+}
+
 // Calls `visit` with the settings for weights of each group of compressed-tensors.
 template <typename Visit>
 void ForEachGroup(const json& quantization, Visit visit) {
@@ -86,7 +94,7 @@ QuantizationConfig::QuantizationConfig(const std::string& text) {
   constexpr std::string_view kMethods[] = {"fp8",      "mxfp4", "mxfp8", "compressed-tensors",
                                            "modelopt", "gptq",  "awq",   "bitsandbytes"};
   const json config = json::parse(text, nullptr, false);
-  if (const json model = MemberOf(config, "model_type"); model.is_string()) model_type_ = model;
+  AddModelTypes(config, &model_types_);
   for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
     const json of = MemberOf(config, key);
     if (of.is_null()) continue;

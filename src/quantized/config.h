@@ -20,8 +20,8 @@ class QuantizationConfig {
   bool is_there() const;
   // Returns quant_method, or an empty string.
   const std::string& method() const { return method_; }
-  // Returns model_type, or an empty string.
-  const std::string& model_type() const { return model_type_; }
+  // Returns the model_type of the config and of the configs in it.
+  const std::set<std::string>& model_types() const { return model_types_; }
   bool IsTrue(std::string_view key) const;
   // Returns a whole number from 1 to 2^30, or 0.
   int64_t Number(std::string_view key) const;
@@ -39,7 +39,8 @@ class QuantizationConfig {
 
  private:
   std::shared_ptr<const nlohmann::json> json_;  // quantization_config
-  std::string method_, model_type_;
+  std::string method_;
+  std::set<std::string> model_types_;
 };
 
 // Returns a config.json without its `quantization_config`.

@@ -67,8 +67,8 @@ void RequireUndropped(const Search& search, const std::vector<Widening>& found) 
 // Throws if the tensor is a part of packed numbers by its name, or an integer tensor with scales
 // next to it.
 void RequireUnpacked(const Search& search, const Tensor& tensor) {
-  constexpr std::string_view kScales[] = {"scale",   "scales", "weight_scale",    "weight_scales",
-                                          "qscales", "absmax", "weight_scale_inv"};
+  constexpr std::string_view kScales[] = {"scale",   "scales", "weight_scale",     "weight_scales",
+                                          "qscales", "absmax", "weight_scale_inv", "SCB"};
   const std::string path(tensor.path()), module = ModuleOf(path);
   if (IsPackedName(path.substr(module.size()))) {
     ThrowUnreadable(tensor, "it is a part of packed numbers, which shardinit does not read");

@@ -51,7 +51,7 @@ bool IsFloatScale(DType dtype) {
 
 std::string Described(const Tensor& tensor) {
   return fmt::format("`{}` is {} [{}]", tensor.path(), InfoOf(tensor.dtype()).name,
-                     fmt::join(tensor.shape(), ", "));
+                     fmt::join(tensor.shape_in_numbers(), ", "));
 }
 
 Shape WithMatrix(const Shape& shape, int64_t rows, int64_t columns) {
@@ -86,6 +86,13 @@ const Tensor& Search::Need(const Tensor& numbers, const std::string& path) const
   const Tensor* const tensor = TensorAt(path);
   if (tensor == nullptr) ThrowUnreadable(numbers, fmt::format("there is no `{}`", path));
   return *tensor;
+}
+
+std::vector<double> Search::Read(const Tensor& tensor) const {
+  if (InfoOf(tensor.dtype()).kind == DTypeKind::kCarried) {
+    ThrowUnreadable(tensor, fmt::format("it is {}", InfoOf(tensor.dtype()).name));
+  }
+  return read_(tensor);
 }
 
 // Returns a widening without scales. The made tensor has the shape of the numbers.

@@ -48,7 +48,7 @@ class Search {
 
   const Tensor* TensorAt(const std::string& path) const;
   const Tensor& Need(const Tensor& numbers, const std::string& path) const;
-  std::vector<double> Read(const Tensor& tensor) const { return read_(tensor); }
+  std::vector<double> Read(const Tensor& tensor) const;
 
   // Returns a widening without scales, whose tensor has the path and shape of the numbers.
   Widening Begin(const Tensor& numbers, CodeMatrices codes, std::vector<float> values) const;

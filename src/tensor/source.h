@@ -2,6 +2,7 @@
 // this file serves the code that generates values from them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,6 +18,12 @@
 
 namespace shardinit {
 
+// Why the elements of a tensor are not numbers of its model: other tensors scale them.
+struct Scaled {
+  std::string why = {};  // empty: they are numbers of the model
+  bool is_read = false;  // whether the source can give the numbers (SourceRequest::widens)
+};
+
 // An existing tensor. All readers get the same elements, whose digest Check() returns, or an error.
 // It is safe to use from several threads.
 class SourceTensor {
@@ -28,6 +35,8 @@ class SourceTensor {
         cell_elements_(cell_bytes / InfoOf(dtype).bytes) {}
   virtual ~SourceTensor() = default;
 
+  // Returns a number that no other object has.
+  uint64_t id() const { return id_; }
   // Returns the tensor's description for messages: `` `w` of the source `base` ``.
   const std::string& text() const { return text_; }
   // Returns the (first) file that contains the tensor, or the folder if it is a checkpoint.
@@ -38,9 +47,7 @@ class SourceTensor {
   // Returns the number of elements in a cell, in row-major order; the last cell may have fewer.
   int64_t cell_elements() const { return cell_elements_; }
 
-  // Returns why the elements are not the numbers of the model, if other tensors scale them; else an
-  // empty text.
-  virtual std::string scaled() const { return {}; }
+  virtual Scaled scaled() const { return {}; }
 
   // Reads the whole tensor, once, and returns the SHA-256 of its elements. Throws Error: kUsage if
   // the source is pinned and the elements differ; kWorld if they cannot be read.
@@ -57,6 +64,8 @@ class SourceTensor {
   virtual void ReadCells(int64_t first, int64_t count, void* out) const = 0;
 
  private:
+  static inline std::atomic<uint64_t> ids_{0};
+  const uint64_t id_ = ++ids_;
   const std::string text_;
   const DType dtype_;
   const Shape shape_;

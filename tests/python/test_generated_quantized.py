@@ -6,6 +6,7 @@ import math
 import pathlib
 import tempfile
 
+import pytest
 from clients import client_of
 from generated import generated, given
 from hypothesis import strategies as st
@@ -354,7 +355,7 @@ NAMES = ["weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero
          "SCB", "weight_format", "weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4",
          "weight.nested_absmax", "weight.nested_quant_map"]
 OF_PARTS = [torch.int32, torch.uint8, torch.int8, torch.int64, torch.float16, torch.float32, torch.float8_e4m3fn,
-            torch.float8_e8m0fnu]
+            torch.float8_e8m0fnu, torch.complex64]
 VALUES = st.sampled_from([None, True, -1, 0, 1, 2, 3, 4, 8, 32, 2**30, 2**63, 0.5, "4", "gemm", [], [2, 2], [4, 32], {}])
 CONFIGS = st.fixed_dictionaries(
     {"quant_method": st.sampled_from(["compressed-tensors", "modelopt", "gptq", "awq", "fp8", "mxfp4",
@@ -378,6 +379,26 @@ def test_random_parts_of_quantized_tensors_are_widened_or_rejected(parts, config
              for name, (dtype, shape) in parts.items()}
     done, _ = convert(state, config, "--dtype", "bf16")
     assert done.returncode in (0, 2) and "bug" not in done.stderr, done
+
+
+def test_eight_bits_of_bitsandbytes_are_not_rounded_without_their_scales():
+    state = {"weight": torch.ones(4, 4, dtype=torch.int8), "SCB": torch.full((4,), 1.1)}
+    config = {"quant_method": "bitsandbytes"}
+    done, _ = convert(state, config, "--dtype", "f8e4m3fn")
+    assert done.returncode == 2 and "cannot be widened" in done.stderr, done
+
+
+@pytest.mark.parametrize("config, path", [
+    ({"model_type": "gpt2"}, "x"), ({"model_type": "encoder-decoder", "decoder": {"model_type": "gpt2"}}, "x"),
+    (None, "h.0.attn.c_proj")])
+def test_transposed_matrices_of_bitsandbytes_are_rejected(config, path, tmp_path):
+    safetensors_torch.save_file({f"{path}.weight": torch.ones(4, 4, dtype=torch.int8), f"{path}.SCB": torch.ones(4)},
+                                tmp_path / "model.safetensors")
+    if config:
+        (tmp_path / "config.json").write_text(json.dumps(
+            config | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    result = run_tool("convert", tmp_path, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "transposed" in result.stderr and not (tmp_path / "out").exists(), result
 
 
 def make_test(kind, number):

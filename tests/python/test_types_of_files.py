@@ -80,6 +80,25 @@ def test_each_type_of_safetensors_is_carried_by_it(stored, tmp_path):
     assert (found.returncode, "1 of 13,120 elements differ, the first at [0, 319]" in found.stdout) == (1, True), found
 
 
+@pytest.mark.parametrize("stored", ["F4", "F6_E2M3", "C64", "F8_E8M0"])
+def test_lists_of_digests_are_read_again(stored, tmp_path):
+    write(tmp_path / "in", stored, made(stored)[0])
+    run_ok("digest", "in", "--write", "list.json", cwd=tmp_path)
+    run_ok("digest", "in", "--check", "list.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "list.json").read_text())["tensors"][0]["shape"] == SHAPE
+
+
+@pytest.mark.parametrize("init", ["{source: old}", "{rows_like: {source: old}}", "{expr: \"source('old')\"}"])
+@pytest.mark.parametrize("stored", ["F4", "F6_E3M2", "C64"])
+def test_specs_cannot_use_elements_of_several_numbers(stored, init, tmp_path):
+    write(tmp_path / "in", stored, made(stored)[0])
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nsources: {old: {path: in, must_have: "
+        f"[{{tensor: w, shape: {SHAPE}}}]}}}}\nmodules:\n  w: {{shape: {SHAPE}, init: {init}}}\n")
+    result = run_tool("validate", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and f"is {TYPES[stored][0]}, whose elements no spec can use" in result.stderr, result
+
+
 @pytest.mark.parametrize("stored", [name for name in TYPES if name not in ("BOOL", "U64", "I64", "F64")])
 def test_stats_counts_the_numbers_of_each_type(stored, tmp_path):
     """Quantiles of types with fractions are fractions, and only rows of the number 0 are rows of zeros: F8_E8M0 has no

@@ -11,6 +11,7 @@
 #include "graph/drawn/initializer.h"
 #include "init/sampled.h"
 #include "report/text.h"
+#include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
@@ -70,13 +71,23 @@ SourceTensorPtr InitBinder::TakeSource(const FromSourceSpec& from, std::string* 
 bool InitBinder::CheckNotScaled(const Span& place, const SourceTensor& data,
                                 std::optional<DType> dtype) {
   if (dtype == data.dtype()) return true;
-  const std::string why = data.scaled();
-  if (why.empty()) return true;
   const std::string_view name = InfoOf(data.dtype()).name;
-  diagnostics_.Error(
-      place, fmt::format("{} is {} and quantized: {}", data.text(), name, why),
-      fmt::format("add `quantized: widened` to the source{}",
-                  dtype ? fmt::format(", or copy its elements, with `dtype: {}`", name) : ""));
+  const Scaled scaled = data.scaled();
+  if (!scaled.why.empty()) {
+    std::string hint = scaled.is_read ? "add `quantized: widened` to the source" : "";
+    if (dtype && FindDTypeOfSpecs(name)) {
+      hint +=
+          fmt::format("{}copy its elements, with `dtype: {}`", hint.empty() ? "" : ", or ", name);
+    }
+    diagnostics_.Error(place,
+                       fmt::format("{} is {} and quantized: {}", data.text(), name, scaled.why),
+                       hint.empty() ? "dequantize it with the library that wrote it" : hint);
+    return false;
+  }
+  if (NumberCount(data.dtype()) == 1) return true;
+  diagnostics_.Error(place,
+                     fmt::format("{} is {}, whose elements no spec can use", data.text(), name),
+                     "name another tensor");
   return false;
 }
 

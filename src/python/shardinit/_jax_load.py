@@ -187,7 +187,7 @@ def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -
     if devices is not None and sharding.device_set != devices:
         return f"its {len(sharding.device_set)} devices are not the {len(devices)} of the mesh"
     x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
-    if info.numpy_dtype.itemsize == 8 and not x64:
+    if info.dtype in ("f64", "i64", "u64") and not x64:
         return f"is {info.dtype}, but jax_enable_x64 is off"
     try:
         sharding.shard_shape(info.global_shape)

@@ -68,7 +68,7 @@ def fill(
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
-    plain = type(target) is torch.Tensor and not target.is_neg()
+    plain = type(target) is torch.Tensor and not target.is_neg() and not target.is_conj()
     if target.device.type == "cpu" and target.dtype == dtype and plain:
         torch.autograd.graph.increment_version(target)
         return checkpoint.jobs(path, slices, _words(target), verify=verify)
