@@ -697,6 +697,7 @@ def init(key, tokens=8192):
 
 
 def test_capture_command_captures_a_large_jax_model(tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of other tests in this process
     (tmp_path / "large.py").write_text(LARGE)
     done = command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
                    "--name", "large", "--verify", "none", "-o", "large.yaml", folder=tmp_path)
@@ -704,7 +705,7 @@ def test_capture_command_captures_a_large_jax_model(tmp_path):
     planned = run_json("plan", tmp_path / "large.yaml", "--layout", "pytree")
     assert planned["parameters"] > 3 * 400e9
     # Capturing takes no more memory than a process that imports the packages.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 2 << 20)
     text = (tmp_path / "large.yaml").read_text()
     assert "\nname: large\nseed: 7\n" in text and len(text.splitlines()) < 120
 

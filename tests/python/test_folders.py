@@ -219,8 +219,10 @@ def test_unsupported_folders_are_rejected_with_a_hint(tmp_path):
 
 
 def test_convert_rejects_unsupported_tensors_unless_dropped(tmp_path):
-    state = {"a": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2)), "z": torch.zeros(0)}
-    folder = hub(tmp_path / "in", state)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    torch.save({"a": torch.ones(2), "c": torch.ones(2, dtype=torch.complex128), "z": torch.zeros(0)},
+               folder / "pytorch_model.bin")
     assert "cannot copy `c`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", code=5)
     assert "has no elements" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", code=5)
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", "--drop", "z")
