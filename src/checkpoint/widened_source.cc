@@ -6,13 +6,13 @@
 #include <array>
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/cell_cache.h"
+#include "quantized/config.h"
 #include "quantized/find.h"
 #include "tensor/encode.h"
 
@@ -31,11 +31,6 @@ std::vector<double> ReadWhole(const SourceFolder& stored, const Tensor& tensor) 
     numbers.push_back(Decode(&elements[static_cast<size_t>(at)], tensor.dtype()));
   }
   return numbers;
-}
-
-// Returns whether the error is of ThrowUnreadable(), and not about the source itself.
-bool IsUnreadable(const Error& error) {
-  return std::string_view(error.what()).find("cannot be widened") != std::string_view::npos;
 }
 
 std::vector<Widening> FindIn(const SourceFolder& stored, const Plan& plan) {
@@ -134,8 +129,7 @@ std::shared_ptr<const SourceFolder> WidenedSource(const SourceRequest& request,
                                                   const Plan& plan) {
   try {
     return std::make_shared<const WideFolder>(request.name, stored, plan);
-  } catch (const Error& error) {
-    if (!IsUnreadable(error)) throw;
+  } catch (const Unreadable& error) {
     throw Error(error.code(), error.what(), "leave out `quantized` to take the stored tensors");
   }
 }
@@ -146,8 +140,7 @@ ScaledTensors FindScaled(const SourceFolder& stored, const Plan& plan) {
     for (const Widening& widening : FindIn(stored, plan)) {
       found.by.emplace(widening.numbers().path(), widening.scales().path());
     }
-  } catch (const Error& error) {
-    if (!IsUnreadable(error)) throw;
+  } catch (const Unreadable& error) {
     found.problem = error.what();
   }
   return found;

@@ -20,7 +20,7 @@ std::shared_ptr<const SourceFolder> WidenedSource(const SourceRequest& request,
 
 // Which elements of `stored` are not numbers of the model.
 struct ScaledTensors {
-  std::map<std::string, std::string> by;  // the path of quantized numbers → that of their scales
+  std::map<std::string, std::string> by;  // the path of their scales, by the path of numbers
   // Why not all of them are known; empty: they are.
   std::string problem;
 };

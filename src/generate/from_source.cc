@@ -99,10 +99,7 @@ class FromSourceFiller final : public Filler {
           fmt::format("element {} of `{}` is {} in {}, which {} cannot hold",
                       TextOf(runs, first + i), path_, NumberInText(from + i * read, dtype),
                       from_.data->text(), InfoOf(dtype_).name),
-          InfoOf(dtype).kind == DTypeKind::kCarried
-              ? fmt::format("no tensor of a spec can take elements of {}", InfoOf(dtype).name)
-              : fmt::format("the source has {}: choose a `dtype` that holds it",
-                            InfoOf(dtype).name));
+          fmt::format("the source has {}: choose a `dtype` that holds it", InfoOf(dtype).name));
     }
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "base/checked_math.h"
@@ -39,25 +40,23 @@ constexpr Table kTables[] = {
       -8.0F / 12, -1.0F, -4.0F / 12, -0.5F, -2.0F / 12, -0.25F}},
 };
 
-// Transformers transposes the matrices of its Conv1D before it quantizes them. Without a config,
-// their names show them.
+// Transformers transposes the matrices of its Conv1D before it quantizes them. The models that have
+// such layers are known by type, and others, whose code is not Transformers', by names of GPT-2.
 void RequireNoConv1D(const Search& search, const Tensor& numbers) {
   constexpr std::string_view kModels[] = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
                                           "clvp"};
-  for (const std::string_view model : kModels) {
-    if (!search.config().model_types().contains(std::string(model))) continue;
-    ThrowUnreadable(
-        fmt::format("model_type of config.json is {}, whose matrices bitsandbytes "
-                    "stores transposed",
-                    Quote(std::string(model))));
-  }
+  constexpr std::string_view kOthers[] = {"gpt_bigcode", "gpt_neo"};  // linear, with these names
+  const std::set<std::string>& types = search.config().model_types();
+  const auto is_there = [&](std::string_view type) { return types.contains(std::string(type)); };
   const std::string path(numbers.path());
-  const bool has_name = path.find(".c_attn.") != path.npos || path.find(".c_proj.") != path.npos ||
-                        path.find(".c_fc.") != path.npos;
-  if (!has_name || !search.config().model_types().empty()) return;
+  bool has_name = false;
+  for (const char* name : {"c_attn.", "c_proj.", "c_fc."}) has_name |= path.find(name) != path.npos;
+  if (std::ranges::none_of(kModels, is_there) &&
+      (!has_name || std::ranges::any_of(kOthers, is_there))) {
+    return;
+  }
   ThrowUnreadable(numbers,
-                  "there is no config.json, which tells whether bitsandbytes stores it "
-                  "transposed");
+                  "bitsandbytes may store it transposed, as it does with the layers of GPT-2");
 }
 
 // What `quant_state` of a tensor says.
@@ -163,7 +162,7 @@ bool FindBitsAndBytes(Search& search, const Tensor& numbers, const std::string& 
   const Tensor& map = NeedFloats(search, numbers, "quant_map", 16);
   widening.values = {table->values.begin(), table->values.end()};
   if (ValuesIn(search, map) != widening.values) {
-    ThrowUnreadable(map, fmt::format("its numbers are not those of {}", table->type));
+    ThrowUnreadable(map, fmt::format("its numbers differ from the table of {}", table->type));
   }
   search.Leave(&widening, std::string(map.path()));
   search.Leave(&widening, std::string(stored->path()));

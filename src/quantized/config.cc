@@ -83,11 +83,12 @@ void RequireOnlyRounded(const json& quantization) {
 }  // namespace
 
 void ThrowUnreadable(const std::string& why) {
-  throw Error(ExitCode::kUsage, "the model cannot be widened: " + why, kLeaveOut);
+  throw Unreadable(ExitCode::kUsage, "the model cannot be widened: " + why, kLeaveOut);
 }
 
 void ThrowUnreadable(const std::string& path, const std::string& why) {
-  throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why), kLeaveOut);
+  throw Unreadable(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why),
+                   kLeaveOut);
 }
 
 QuantizationConfig::QuantizationConfig(const std::string& text) {

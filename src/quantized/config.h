@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/error.h"
 #include "tensor/box.h"
 
 namespace shardinit {
@@ -46,7 +47,12 @@ class QuantizationConfig {
 // Returns a config.json without its `quantization_config`.
 std::string WithoutQuantization(const std::string& config);
 
-// Throw Error (kUsage) that the model, or a tensor, cannot be widened.
+// The model, or a tensor, cannot be widened.
+class Unreadable : public Error {
+ public:
+  using Error::Error;
+};
+// Throw Unreadable (kUsage).
 [[noreturn]] void ThrowUnreadable(const std::string& why);
 [[noreturn]] void ThrowUnreadable(const std::string& path, const std::string& why);
 

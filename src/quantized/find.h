@@ -11,7 +11,7 @@
 namespace shardinit {
 
 using IsDropped = std::function<bool(const std::string& path)>;
-// Returns the elements of a stored tensor of integers.
+// Returns the elements of a stored tensor, each a single number.
 using ReadWhole = std::function<std::vector<double>(const Tensor& tensor)>;
 
 // Throws Error (kUsage) if the config or a tensor shows that numbers are packed or scaled in a way

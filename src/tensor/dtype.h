@@ -37,7 +37,7 @@ struct DTypeInfo {
   int mantissa_bits;
   // The numbers in an element. Numbers of 4 or 6 bits share whole bytes: an element consists of
   // neighbours in the last dimension, the first of them in the lowest bits. Shapes count elements;
-  // InNumbers() returns what is shown.
+  // InNumbers() returns the shape that is shown.
   int numbers;
 
   constexpr bool is_float() const {

@@ -390,7 +390,7 @@ def test_eight_bits_of_bitsandbytes_are_not_rounded_without_their_scales():
 
 @pytest.mark.parametrize("config, path", [
     ({"model_type": "gpt2"}, "x"), ({"model_type": "encoder-decoder", "decoder": {"model_type": "gpt2"}}, "x"),
-    (None, "h.0.attn.c_proj")])
+    (None, "h.0.attn.c_proj"), ({"model_type": "jais"}, "h.0.attn.c_proj")])
 def test_transposed_matrices_of_bitsandbytes_are_rejected(config, path, tmp_path):
     safetensors_torch.save_file({f"{path}.weight": torch.ones(4, 4, dtype=torch.int8), f"{path}.SCB": torch.ones(4)},
                                 tmp_path / "model.safetensors")
