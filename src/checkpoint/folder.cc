@@ -18,6 +18,7 @@
 #include "bucket/url.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "formats/extras.h"
 #include "formats/input.h"
 #include "formats/ranks.h"
 #include "formats/record.h"
@@ -442,6 +443,16 @@ void TensorFolder::AddTensor(const std::string& name, TensorInFolder& holding,
     tensors->push_back(std::move(tensor));
     pieces_.push_back(std::move(holding.pieces));
   }
+}
+
+std::map<std::string, std::string> TensorFolder::ReadExtras() const {
+  if (what_ != kSafetensorsReader.what || !IsInputFolder(place_)) return {};
+  std::map<std::string, std::string> extras = ExtrasIn(place_, widened_.empty());
+  for (const auto& [name, text] : extras) {
+    const std::string path = fmt::format("{}/{}", place_, name);
+    if (!stamps_.IsUnchanged(path)) ThrowChanged({.box = {}, .file = path, .offset = 0});
+  }
+  return extras;
 }
 
 size_t TensorFolder::PlaceOf(const Tensor& tensor) const {

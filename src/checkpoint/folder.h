@@ -100,6 +100,9 @@ class TensorFolder {
   const std::map<std::string, PartSize>& others() const { return others_; }
   // The `__metadata__` of safetensors files.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // Returns the texts of other files that are needed to use a model in safetensors files, by name:
+  // see ExtrasIn(). Empty in other formats. Throws Error (kWorld) if one has changed.
+  std::map<std::string, std::string> ReadExtras() const;
   // The tensors that are not in the plan, by name, each with the reason.
   const std::map<std::string, std::string>& unread() const { return unread_; }
 

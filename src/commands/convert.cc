@@ -1,6 +1,7 @@
 // Converts existing tensors to another format. Only `--dtype` and layouts' conventions change
 // values.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <optional>
@@ -44,6 +45,8 @@ struct ConvertOptions {
     app.add_flag(
         "--inexact", inexact,
         "Change values as the layouts' trainers do, and report how many cannot be restored");
+    app.add_flag("--no-extras", no_extras,
+                 "Leave out the tokenizer and other files of a folder of safetensors files");
     AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
@@ -53,7 +56,7 @@ struct ConvertOptions {
   SpecOptions spec;  // its path is the value of --spec
   ExportingOptions exporting;
   RankOptions ranks;
-  bool inexact = false;
+  bool inexact = false, no_extras = false;
 
   bool has_layouts() const {
     return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
@@ -136,6 +139,20 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
   return {};
 }
 
+// Returns the other files to write: a folder of safetensors files that is converted to such a
+// folder keeps its tokenizer.
+std::map<std::string, std::string> ExtrasToKeep(const ConvertOptions& options,
+                                                const TensorFolder& folder) {
+  if (options.no_extras || options.exporting.format != kSafetensors) return {};
+  std::map<std::string, std::string> extras = folder.ReadExtras();
+  if (extras.empty()) return extras;
+  std::vector<std::string> names;
+  for (const auto& [name, text] : extras) names.push_back(Quote(name));
+  TalkUnlessQuiet(fmt::format("shardinit: also copies {}; `--no-extras` leaves {} out\n",
+                              fmt::join(names, ", "), names.size() == 1 ? "it" : "them"));
+  return extras;
+}
+
 ExitCode RunConvert(const ConvertOptions& options) {
   const ExportingOptions& exporting = options.exporting;
   RequireFolderName(exporting.folder);
@@ -154,7 +171,9 @@ ExitCode RunConvert(const ConvertOptions& options) {
   request.metadata = MetadataToKeep(options, from);
   FolderCopy copy(from, to, true);
   SelectRanks(options.ranks, to, &request);
+  request.extras = ExtrasToKeep(options, from);
   request.claim = ClaimOf(from, options.from_layout);
+  if (options.no_extras) request.claim += "\nno extras";
   return RunExporting(exporting, to, std::move(request), &copy);
 }
 

@@ -442,10 +442,13 @@ void RequireTypes(const std::vector<const Tensor*>& tensors, const Format& forma
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
   RequireTypes(tensors, *request.format);
-  ExportParts parts(plan, request,
-                    request.format->lay_out({plan, tensors, request.options,
+  std::vector<FileLayout> files;
+  for (const auto& [name, text] : request.extras) files.push_back({name, text});
+  std::ranges::move(request.format->lay_out({plan, tensors, request.options,
                                              request.optimizer ? &*request.optimizer : nullptr,
-                                             request.metadata}));
+                                             request.metadata}),
+                    std::back_inserter(files));
+  ExportParts parts(plan, request, std::move(files));
   RequireNamesApart(parts.files);
   RequireFewBoxes(parts.files);
   ExportResult result;

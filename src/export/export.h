@@ -23,7 +23,8 @@ struct ExportRequest {
   std::optional<OptimizerState> optimizer = {};  // the optimizer of the plan's tensors
   // The `__metadata__` of safetensors files.
   std::map<std::string, std::string> metadata = {};
-  TaskSource* source = nullptr;  // null: values are generated
+  std::map<std::string, std::string> extras = {};  // the texts of more files, by name
+  TaskSource* source = nullptr;                    // null: values are generated
   // If given, makes only these ranks, which ascend. Other processes make the other ranks, with the
   // same `claim`: everything but the plan that decides the values.
   std::optional<std::vector<int64_t>> ranks = {};
