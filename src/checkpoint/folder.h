@@ -80,6 +80,11 @@ class TensorFolder {
   // Returns a function that reads elements of a whole tensor. The folder must outlive it.
   BoxElements ElementsOf(const Tensor& tensor) const;
 
+  // Returns all elements of a tensor, each a single number.
+  std::vector<double> ReadWhole(const Tensor& tensor) const;
+  // Throws Error (kDifferent) if a digest of the tensor is recorded and does not match.
+  void RequireRecorded(const Tensor& tensor) const;
+
   // Returns a digest that identifies the contents without reading values: of a checkpoint's
   // manifest, or else of the paths, sizes and times of all files. Throws Error if a checkpoint is
   // unfinished or does not match its manifest.
@@ -149,8 +154,6 @@ class TensorFolder {
   size_t PlaceOf(const Tensor& tensor) const;  // its index in the plan
   // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& TensorAsWritten(const Tensor& tensor) const;
-  void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
-  std::vector<double> ReadWhole(const Tensor& tensor) const;
   static BoxElements ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored);
   void AddTensor(const std::string& name, TensorInFolder& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);

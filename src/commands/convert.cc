@@ -15,10 +15,12 @@
 #include "checkpoint/conversion.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/requantization.h"
 #include "commands/command.h"
 #include "commands/exporting.h"
 #include "commands/folders.h"
 #include "commands/options.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -45,13 +47,15 @@ struct ConvertOptions {
     app.add_flag(
         "--inexact", inexact,
         "Change values as the layouts' trainers do, and report how many cannot be restored");
+    TakesUrl(AddText(app, "--quantize-like", "DIR", &like,
+                     "Quantize the tensors as in this folder of the same model, with its scales"));
     app.add_flag("--no-extras", no_extras,
                  "Leave out the tokenizer and other files of a folder of safetensors files");
     AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
 
-  std::string from, from_layout, dtype, part;
+  std::string from, from_layout, dtype, part, like;
   std::vector<std::string> drop;
   SpecOptions spec;  // its path is the value of --spec
   ExportingOptions exporting;
@@ -139,18 +143,62 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
   return {};
 }
 
+// What decides the files of parts besides the folder.
+constexpr char kNoExtras[] = "\nno extras";
+
 // Returns the other files to write: a folder of safetensors files that is converted to such a
 // folder keeps its tokenizer.
+// The first folder that has a file provides it.
 std::map<std::string, std::string> ExtrasToKeep(const ConvertOptions& options,
-                                                const TensorFolder& folder) {
+                                                const std::vector<const TensorFolder*>& folders) {
   if (options.no_extras || options.exporting.format != kSafetensors) return {};
-  std::map<std::string, std::string> extras = folder.ReadExtras();
+  std::map<std::string, std::string> extras;
+  for (const TensorFolder* const folder : folders) extras.merge(folder->ReadExtras());
   if (extras.empty()) return extras;
   std::vector<std::string> names;
   for (const auto& [name, text] : extras) names.push_back(Quote(name));
   TalkUnlessQuiet(fmt::format("shardinit: also copies {}; `--no-extras` leaves {} out\n",
                               fmt::join(names, ", "), names.size() == 1 ? "it" : "them"));
   return extras;
+}
+
+// Reports how many numbers are not the ones that the quantized folder represents.
+void ReportNarrowingCounts(const Requantization& source, const std::string& like) {
+  const NarrowingCounts& counts = source.counts();
+  TalkUnlessQuiet(fmt::format("shardinit: {} quantized as in `{}`; {} changed\n",
+                              Count(source.quantized(), "tensor"), Escape(like),
+                              Count(counts.changed, "element")));
+  if (counts.rounded == 0) return;
+  Talk(fmt::format("shardinit: {} rounded to the nearest code, {} of them from outside its range\n",
+                   Count(counts.rounded, "element"), Grouped(counts.clipped)));
+}
+
+// Writes the model in the quantized form of another folder.
+ExitCode Requantize(const ConvertOptions& options, ExportRequest request) {
+  if (options.has_layouts() || !options.dtype.empty() || options.exporting.is_own()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`--quantize-like` excludes {}",
+                            options.exporting.is_own() ? "`--to hdf5`"
+                            : !options.dtype.empty() ? "`--dtype`, since that folder has the types"
+                                                     : "layouts and specs"),
+                options.has_layouts() ? "convert to the names of that folder first" : "");
+  }
+  const auto open = [&](const std::string& path, const std::string& part) {
+    return OpenToCopy(
+        {.from = path, .to = options.exporting.folder, .part = part, .dropped = options.drop});
+  };
+  const TensorFolder from = open(options.from, options.part), like = open(options.like, "");
+  Requantization source(from, like, options.drop);
+  const Plan to = Sharded(options, source.plan());
+  request.metadata = MetadataToKeep(options, like);
+  request.extras = ExtrasToKeep(options, {&from, &like});
+  SelectRanks(options.ranks, to, &request);
+  request.claim = fmt::format("{}\n{}", ClaimOf(from), ClaimOf(like));
+  if (options.no_extras) request.claim += kNoExtras;
+  request.source = &source;
+  const ExitCode code = RunExporting(options.exporting, to, std::move(request));
+  ReportNarrowingCounts(source, options.like);
+  return code;
 }
 
 ExitCode RunConvert(const ConvertOptions& options) {
@@ -160,6 +208,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
   if (!MayHoldTensors(options.from)) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
   }
+  if (!options.like.empty()) return Requantize(options, std::move(request));
   const ConversionRequest conversion = RequestOf(options);
   const auto [from, to] = PlanConversion(OpenToCopy({.from = options.from,
                                                      .to = exporting.folder,
@@ -171,9 +220,9 @@ ExitCode RunConvert(const ConvertOptions& options) {
   request.metadata = MetadataToKeep(options, from);
   FolderCopy copy(from, to, true);
   SelectRanks(options.ranks, to, &request);
-  request.extras = ExtrasToKeep(options, from);
+  request.extras = ExtrasToKeep(options, {&from});
   request.claim = ClaimOf(from, options.from_layout);
-  if (options.no_extras) request.claim += "\nno extras";
+  if (options.no_extras) request.claim += kNoExtras;
   return RunExporting(exporting, to, std::move(request), &copy);
 }
 

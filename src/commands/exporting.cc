@@ -194,7 +194,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
   const Stopwatch time;
   WorkCounters counters;
   const bool is_shared = request.is_shared();
-  request.source = copy;
+  if (copy != nullptr) request.source = copy;
   const Written written = request.format == nullptr
                               ? WriteCheckpoint(options, plan, request, copy, &counters)
                               : WriteExport(options, plan, std::move(request), &counters);

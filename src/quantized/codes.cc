@@ -1,5 +1,6 @@
 #include "quantized/codes.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -9,17 +10,17 @@ namespace shardinit {
 namespace {
 
 // A part of each of some rows of the stored tensor.
-struct StoredRows {
+struct RowsRead {
   std::vector<uint8_t> bytes;
   int64_t row_bytes;
 
   const uint8_t* Row(int64_t row) const { return bytes.data() + row * row_bytes; }
 };
 
-StoredRows ReadRows(const CodeMatrices& codes, const BoxElements& stored, int64_t first_row,
-                    int64_t rows, int64_t first, int64_t end) {
+RowsRead ReadRows(const CodeMatrices& codes, const BoxElements& stored, int64_t first_row,
+                  int64_t rows, int64_t first, int64_t end) {
   const int64_t count = end - first, width = codes.stored_columns;
-  StoredRows read = {{}, count * codes.element_bytes};
+  RowsRead read = {{}, count * codes.element_bytes};
   // A code may be spread over two words, the second of which is then unused.
   read.bytes.resize(static_cast<size_t>(rows * read.row_bytes + 8));
   if (count == width) {
@@ -38,7 +39,7 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
   const int64_t element_bits = 8 * codes.element_bytes, bits = codes.bits;
   const int64_t first = part.column * bits / element_bits;
   const int64_t end = CeilDiv((part.column + part.columns) * bits, element_bits);
-  const StoredRows read =
+  const RowsRead read =
       ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
   const auto mask = static_cast<uint32_t>((1 << bits) - 1);
   if (bits == 4 && codes.packing == Packing::kAlongRows && part.column % 2 == 0) {
@@ -65,12 +66,14 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
   }
 }
 
-// Reads codes of words of eight, in the order of AutoAWQ's kernels.
+// The places of eight codes in a word, in the order of AutoAWQ's kernels.
+constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
+
+// Reads codes of such words.
 void ReadAwq(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
              uint8_t* out) {
-  constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
   const int64_t first = part.column / 8, end = CeilDiv(part.column + part.columns, 8);
-  const StoredRows read =
+  const RowsRead read =
       ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
   for (int64_t row = 0; row < part.rows; ++row) {
     const uint8_t* const bytes = read.Row(row);
@@ -88,8 +91,8 @@ void ReadAlongColumns(const CodeMatrices& codes, const BoxElements& stored, cons
   const int64_t bits = codes.bits, word_rows = CeilDiv(codes.rows * bits, 32);
   const int64_t first = part.row * bits / 32;
   const int64_t end = CeilDiv((part.row + part.rows) * bits, 32);
-  const StoredRows read = ReadRows(codes, stored, part.matrix * word_rows + first, end - first,
-                                   part.column, part.column + part.columns);
+  const RowsRead read = ReadRows(codes, stored, part.matrix * word_rows + first, end - first,
+                                 part.column, part.column + part.columns);
   const auto mask = static_cast<uint64_t>((1 << bits) - 1);
   for (int64_t row = 0; row < part.rows; ++row) {
     const int64_t at = (part.row + row) * bits - first * 32;
@@ -108,12 +111,59 @@ void ReadAlongColumns(const CodeMatrices& codes, const BoxElements& stored, cons
 
 }  // namespace
 
+int64_t StoredRows(const CodeMatrices& codes) {
+  return codes.packing == Packing::kAlongColumns ? CeilDiv(codes.rows * codes.bits, 32)
+                                                 : codes.rows;
+}
+
+int64_t CodesInElement(const CodeMatrices& codes) {
+  return codes.packing == Packing::kBytes ? 1 : CeilDiv(8 * codes.element_bytes, codes.bits) + 1;
+}
+
+Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part) {
+  const int64_t in_matrix = StoredRows(codes), first = part.row % in_matrix;
+  const int64_t bits = codes.packing == Packing::kBytes ? 8 : codes.bits;
+  if (codes.packing == Packing::kAlongColumns) {
+    const int64_t row = first * 32 / bits;
+    const int64_t end = std::min(CeilDiv((first + part.rows) * 32, bits), codes.rows);
+    return {part.row / in_matrix, row, part.column, end - row, part.columns};
+  }
+  const int64_t element_bits = 8 * codes.element_bytes;
+  const int64_t column = part.column * element_bits / bits;
+  const int64_t end =
+      std::min(CeilDiv((part.column + part.columns) * element_bits, bits), codes.columns);
+  return {part.row / in_matrix, first, column, part.rows, std::max<int64_t>(end - column, 0)};
+}
+
+void WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
+               uint8_t code) {
+  const int64_t first = part.row % StoredRows(codes);
+  // The code's first bit, from the beginning of its row in the part.
+  int64_t bits = codes.bits, at = column * bits;
+  if (codes.packing == Packing::kBytes) bits = 8, at = column * 8;
+  if (codes.packing == Packing::kAlongRowsHighFirst) at ^= bits;
+  if (codes.packing == Packing::kAwq) at = column / 8 * 32 + kShifts[column % 8];
+  if (codes.packing == Packing::kAlongColumns) {
+    at = column * 32 + row * bits % 32;
+    row = row * bits / 32;
+  }
+  at -= 8 * codes.element_bytes * part.column;
+  const int64_t row_bytes = part.columns * codes.element_bytes;
+  uint8_t* const bytes = part.bytes + (row - first) * row_bytes;
+  for (int64_t bit = at; bit < at + bits; ++bit) {
+    if (bit < 0 || bit >= 8 * row_bytes) continue;
+    const auto mask = static_cast<uint8_t>(1 << bit % 8);
+    uint8_t& byte = bytes[bit / 8];
+    byte = static_cast<uint8_t>((byte & ~mask) | ((code >> (bit - at) & 1) != 0 ? mask : 0));
+  }
+}
+
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
                uint8_t* out) {
   switch (codes.packing) {
     case Packing::kBytes: {
-      const StoredRows read = ReadRows(codes, stored, part.matrix * codes.rows + part.row,
-                                       part.rows, part.column, part.column + part.columns);
+      const RowsRead read = ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows,
+                                     part.column, part.column + part.columns);
       std::memcpy(out, read.bytes.data(), static_cast<size_t>(part.rows * part.columns));
       return;
     }

@@ -29,6 +29,22 @@ struct Rectangle {
   int64_t matrix, row, column, rows, columns;
 };
 
+// Some elements of the rows of the stored tensor, one row after another in `bytes`.
+struct StoredPart {
+  int64_t row, rows, column, columns;
+  uint8_t* bytes;
+};
+
+int64_t StoredRows(const CodeMatrices& codes);  // rows of the stored tensor that hold a matrix
+int64_t CodesInElement(
+    const CodeMatrices& codes);  // the most codes that an element shares bits with
+// Returns the codes that have bits in a part, whose rows hold one matrix.
+Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part);
+// Writes the bits of a code of that rectangle that are in the part. Codes along columns must not be
+// spread over two words.
+void WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
+               uint8_t code);
+
 // Writes the codes of a rectangle to `out`, row by row. `stored` reads elements of the tensor.
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
                uint8_t* out);

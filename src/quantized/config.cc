@@ -193,6 +193,14 @@ std::set<std::pair<int64_t, int64_t>> QuantizationConfig::Blocks(int64_t rows,
   return blocks;
 }
 
+std::string WithQuantization(const std::string& config, const std::string& like) {
+  auto parsed = json::parse(config, nullptr, false);
+  const json quantization = MemberOf(json::parse(like, nullptr, false), "quantization_config");
+  if (!parsed.is_object()) return like;
+  if (!quantization.is_null()) parsed["quantization_config"] = quantization;
+  return parsed.dump();
+}
+
 std::string WithoutQuantization(const std::string& config) {
   auto parsed = json::parse(config, nullptr, false);
   if (!parsed.is_object()) return config;

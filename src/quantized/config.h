@@ -44,6 +44,9 @@ class QuantizationConfig {
   std::set<std::string> model_types_;
 };
 
+// Returns a config.json with the `quantization_config` of another one; the other one if it is
+// empty.
+std::string WithQuantization(const std::string& config, const std::string& like);
 // Returns a config.json without its `quantization_config`.
 std::string WithoutQuantization(const std::string& config);
 

@@ -1,0 +1,192 @@
+#include "checkpoint/requantization.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/text.h"
+#include "quantized/config.h"
+#include "quantized/find.h"
+#include "tensor/convert.h"
+
+namespace shardinit {
+namespace {
+
+std::map<std::string_view, const Tensor*> ByPath(const Plan& plan) {
+  std::map<std::string_view, const Tensor*> found;
+  for (const Tensor& tensor : plan.graph.tensors) found.emplace(tensor.path(), &tensor);
+  return found;
+}
+
+std::string InForm(const Tensor& tensor, const Shape& shape) {
+  return fmt::format("{} [{}]", InfoOf(tensor.dtype()).name, fmt::join(shape, ", "));
+}
+
+bool IsWideFloat(DType dtype) { return InfoOf(dtype).is_float() && InfoOf(dtype).bytes > 1; }
+
+// Returns elements of `tensor`: of `like` where it only differs from `from` by a rounding to the
+// type `dtype` of `from`, and else of `from`.
+BoxElements Unrounded(BoxElements from, DType dtype, BoxElements like, const Tensor& tensor,
+                      NarrowingCounts* counts) {
+  return [=, &tensor](int64_t first, int64_t count, void* out) {
+    const auto narrow = static_cast<size_t>(InfoOf(dtype).bytes);
+    const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
+    std::vector<uint8_t> numbers(static_cast<size_t>(count) * narrow);
+    from(first, count, numbers.data());
+    like(first, count, out);
+    auto* to = static_cast<uint8_t*>(out);
+    for (const uint8_t* number = numbers.data(); count > 0;
+         --count, number += narrow, to += bytes) {
+      uint64_t same = 0;
+      if (Convert(to, tensor.dtype(), dtype, &same) && std::memcmp(&same, number, narrow) == 0) {
+        continue;
+      }
+      ++counts->changed;
+      if (!Convert(number, dtype, tensor.dtype(), to)) {
+        throw Error(ExitCode::kUsage,
+                    fmt::format("`{}` has the value {}, which {} cannot hold", tensor.path(),
+                                NumberInText(number, dtype), InfoOf(tensor.dtype()).name));
+      }
+      const bool is_exact =
+          Convert(to, tensor.dtype(), dtype, &same) && std::memcmp(&same, number, narrow) == 0;
+      counts->rounded += !is_exact;
+    }
+  };
+}
+
+}  // namespace
+
+Requantization::Requantization(const TensorFolder& from, const TensorFolder& like,
+                               const std::vector<std::string>& dropped)
+    : from_(from), like_(like), in_from_(ByPath(from.plan())), in_like_(ByPath(like.plan())) {
+  FindWidenings(dropped);
+  InitGraph graph = like_.plan().graph;
+  std::erase_if(graph.tensors, [&](const Tensor& tensor) {
+    return MatchesAny(dropped, std::string(tensor.path()));
+  });
+  graph.name = from_.plan().graph.name;
+  graph.config = WithQuantization(from_.plan().graph.config, graph.config);
+  plan_ = MakePlan(std::move(graph));
+  RequireSameTensors(dropped);
+}
+
+void Requantization::FindWidenings(const std::vector<std::string>& dropped) {
+  const auto is_dropped = [&](const std::string& path) { return MatchesAny(dropped, path); };
+  widenings_ = shardinit::FindWidenings(like_.plan(), DType::bf16, is_dropped,
+                                        [&](const Tensor& each) { return like_.ReadWhole(each); });
+  if (widenings_.empty()) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` has no quantized tensors", like_.path()),
+                "name a folder in the form that the new folder should have");
+  }
+  for (Widening& widening : widenings_) {
+    const Tensor& wide = NeedInFrom(widening.made, widening.made.shape());
+    if (!IsWideFloat(wide.dtype())) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` of `{}` is {}, not a floating-point type of 16 bits or more",
+                              wide.path(), from_.path(), InfoOf(wide.dtype()).name),
+                  "convert it with `--dtype bf16` first");
+    }
+    widening.made.Edit().dtype = wide.dtype();
+    by_numbers_.emplace(widening.numbers().path(), &widening);
+    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+      kept_.emplace(widening.parts[part].path());
+    }
+    kept_.insert(widening.unused.begin(), widening.unused.end());
+  }
+}
+
+const Tensor& Requantization::NeedInFrom(const Tensor& tensor, const Shape& shape) const {
+  const auto found = in_from_.find(tensor.path());
+  if (found == in_from_.end()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` has {}, but `{}` does not", like_.path(),
+                            Quote(std::string(tensor.path())), from_.path()),
+                "both must be one model, with the same names; `--drop` leaves a tensor out");
+  }
+  const Tensor& there = *found->second;
+  if (there.shape() == shape) return there;
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is {} in `{}`, but {} in `{}`", tensor.path(), InForm(there, there.shape()),
+                  from_.path(), InForm(tensor, shape), like_.path()),
+      "both must be one model, with the same names and shapes");
+}
+
+void Requantization::RequireSameTensors(const std::vector<std::string>& dropped) const {
+  std::set<std::string_view> wanted;
+  for (const Widening& widening : widenings_) wanted.insert(widening.made.path());
+  for (const Tensor& tensor : plan_.graph.tensors) {
+    const std::string path(tensor.path());
+    if (by_numbers_.contains(path) || kept_.contains(path)) continue;
+    const Tensor& there = NeedInFrom(tensor, tensor.shape());
+    wanted.insert(tensor.path());
+    if (there.dtype() == tensor.dtype()) continue;
+    if (IsWideFloat(there.dtype()) && IsWideFloat(tensor.dtype())) continue;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is {} in `{}`, but {} in `{}`", path, InForm(there, there.shape()),
+                    from_.path(), InForm(tensor, tensor.shape()), like_.path()),
+        "both must be one model, with the same names and types");
+  }
+  for (const auto& [path, tensor] : in_from_) {
+    if (wanted.contains(path) || MatchesAny(dropped, std::string(path))) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` has {}, but `{}` does not", from_.path(),
+                            Quote(std::string(path)), like_.path()),
+                "both must be one model, with the same names; `--drop` leaves a tensor out");
+  }
+}
+
+BoxElements Requantization::Checked(const TensorFolder& folder, const Tensor& tensor) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (checked_.insert(&tensor).second) folder.RequireRecorded(tensor);
+  }
+  return folder.ElementsOf(tensor);
+}
+
+BoxElements Requantization::NarrowedElements(const Widening& widening) {
+  std::array<BoxElements, Widening::kParts> stored;
+  for (size_t part = 0; part < Widening::kParts; ++part) {
+    const std::string_view path = widening.parts[part].path();
+    if (!path.empty()) stored[part] = Checked(like_, *in_like_.at(path));
+  }
+  return Narrow(widening, std::move(stored), Checked(from_, *in_from_.at(widening.made.path())),
+                &counts_);
+}
+
+BoxElements Requantization::ElementsOf(const Tensor& stored) {
+  const std::string path(stored.path());
+  if (const auto found = by_numbers_.find(path); found != by_numbers_.end()) {
+    return NarrowedElements(*found->second);
+  }
+  const Tensor& like = *in_like_.at(path);
+  if (kept_.contains(path)) return Checked(like_, like);
+  const Tensor& from = *in_from_.at(path);
+  if (from.dtype() == like.dtype()) return Checked(from_, from);
+  return Unrounded(Checked(from_, from), from.dtype(), Checked(like_, like), like, &counts_);
+}
+
+std::function<void()> Requantization::Open(std::vector<BoxTask>* tasks) {
+  for (BoxTask& task : *tasks) {
+    const int bytes = InfoOf(task.tensor->dtype()).bytes;
+    task.source = [elements = ElementsOf(*task.tensor), whole = WholeOf(task.tensor->shape()),
+                   box = task.box, bytes](int64_t first, int64_t count, void* out) {
+      ReadPiece(whole, bytes, box, first, count, out, [&](int64_t offset, int64_t size, void* to) {
+        elements(offset / bytes, size / bytes, to);
+      });
+    };
+  }
+  return [this] {
+    from_.RequireUnchanged();
+    like_.RequireUnchanged();
+  };
+}
+
+}  // namespace shardinit

@@ -1,0 +1,203 @@
+#include "quantized/narrowing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "quantized/block_values.h"
+#include "quantized/read_ahead.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+// Codes that are computed together.
+constexpr int64_t kCodesAtOnce = 1 << 20;
+
+// The codes of a block in the order of the numbers that they represent.
+class Candidates {
+ public:
+  // `order` sorts the codes by their values without a scale, and `table` has their numbers.
+  Candidates(const std::vector<uint8_t>& order, const uint8_t* table, DType dtype)
+      : order_(order), table_(table), bytes_(static_cast<size_t>(InfoOf(dtype).bytes)) {
+    for (const uint8_t code : order) {
+      const double number = Decode(table + code * bytes_, dtype);
+      if (std::isfinite(number)) found_.emplace_back(number, code);
+    }
+    if (found_.size() > 1 && found_.front().first > found_.back().first) {
+      std::reverse(found_.begin(), found_.end());
+    }
+  }
+
+  // Returns the code of this very number.
+  std::optional<uint8_t> Find(const uint8_t* number) const {
+    const auto code = std::ranges::find_if(order_, [&](uint8_t each) {
+      return std::memcmp(number, table_ + each * bytes_, bytes_) == 0;
+    });
+    return code == order_.end() ? std::nullopt : std::optional<uint8_t>(*code);
+  }
+  // Returns the nearest number and its code; of two, the even code.
+  std::pair<double, uint8_t> Nearest(double number) const {
+    auto above = std::lower_bound(found_.begin(), found_.end(), number,
+                                  [](const auto& each, double of) { return each.first < of; });
+    if (above == found_.end()) return found_.back();
+    if (above == found_.begin()) return *above;
+    const auto below = above - 1;
+    const double up = above->first - number, down = number - below->first;
+    if (up == down) return above->second % 2 == 0 ? *above : *below;
+    return up < down ? *above : *below;
+  }
+  bool empty() const { return found_.empty(); }
+  double least() const { return found_.front().first; }
+  double most() const { return found_.back().first; }
+
+ private:
+  const std::vector<uint8_t>& order_;
+  const uint8_t* const table_;
+  const size_t bytes_;
+  std::vector<std::pair<double, uint8_t>> found_;  // finite numbers, ascending
+};
+
+class Narrowing {
+ public:
+  Narrowing(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
+            BoxElements made, NarrowingCounts* counts)
+      : values_(widening, ReadingAhead(widening, std::move(stored))),
+        made_(std::move(made)),
+        counts_(*counts),
+        order_(widening.values.size()) {
+    std::iota(order_.begin(), order_.end(), uint8_t{0});
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](uint8_t a, uint8_t b) { return widening.values[a] < widening.values[b]; });
+  }
+
+  // Computes elements of the stored numbers, which may begin and end anywhere.
+  void Fill(int64_t first, int64_t count, uint8_t* out) const {
+    const CodeMatrices& codes = values_.widening().codes;
+    values_.stored(Widening::kNumbers)(first, count, out);
+    const int64_t width = codes.stored_columns, in_matrix = StoredRows(codes);
+    const int64_t most = std::max<int64_t>(1, kCodesAtOnce / CodesInElement(codes));
+    while (count > 0) {
+      const int64_t row = first / width, column = first % width;
+      // Whole rows of one matrix, or a part of one row.
+      StoredPart part = {row, 1, column, std::min({count, width - column, most}), out};
+      if (part.columns == width) {
+        part.rows = std::min(
+            {count / width, std::max<int64_t>(1, most / width), in_matrix - row % in_matrix});
+      }
+      FillPart(part);
+      const int64_t done = part.rows * part.columns;
+      first += done, count -= done, out += done * codes.element_bytes;
+    }
+  }
+
+ private:
+  // Replaces the codes of a part whose numbers have changed.
+  void FillPart(const StoredPart& stored) const {
+    const Widening& widening = values_.widening();
+    const Rectangle part = CodesIn(widening.codes, stored);
+    const auto size = static_cast<size_t>(part.rows * part.columns);
+    if (size == 0) return;  // only bits that pad a row
+    const auto bytes = static_cast<size_t>(InfoOf(widening.made.dtype()).bytes);
+    std::vector<uint8_t> codes(size), known(size * bytes), wanted(size * bytes);
+    ReadCodes(widening.codes, values_.stored(Widening::kNumbers), part, codes.data());
+    values_.Fill(part, codes.data(), part.columns, 1, known.data());
+    ReadMade(part, wanted.data());
+    if (known == wanted) return;
+    BlockValues::Scratch scratch;
+    for (const BlockValues::Block& block : values_.BlocksIn(part)) {
+      std::optional<Candidates> candidates;
+      for (int64_t row = block.row; row < block.end_row; ++row) {
+        for (int64_t column = block.column; column < block.end_column; ++column) {
+          const auto at = static_cast<size_t>(row * part.columns + column) * bytes;
+          if (std::memcmp(&wanted[at], &known[at], bytes) == 0) continue;
+          if (!candidates) candidates.emplace(order_, TableOf(block, &scratch), dtype());
+          WriteCode(widening.codes, stored, part.row + row, part.column + column,
+                    CodeOf(&wanted[at], *candidates));
+        }
+      }
+    }
+  }
+
+  // Reads the numbers to represent, row by row of the codes.
+  void ReadMade(const Rectangle& part, uint8_t* out) const {
+    const Widening& widening = values_.widening();
+    const CodeMatrices& codes = widening.codes;
+    const int64_t bytes = InfoOf(widening.made.dtype()).bytes;
+    const int64_t matrix = part.matrix * codes.rows * codes.columns;
+    if (!widening.is_transposed) {
+      const bool is_whole = part.columns == codes.columns;
+      const int64_t rows = is_whole ? 1 : part.rows;
+      const int64_t count = part.columns * part.rows / rows;
+      for (int64_t row = 0; row < rows; ++row, out += count * bytes) {
+        made_(matrix + (part.row + row) * codes.columns + part.column, count, out);
+      }
+      return;
+    }
+    std::vector<uint8_t> column(static_cast<size_t>(part.rows * bytes));
+    for (int64_t c = 0; c < part.columns; ++c) {
+      made_(matrix + (part.column + c) * codes.rows + part.row, part.rows, column.data());
+      for (int64_t row = 0; row < part.rows; ++row) {
+        std::memcpy(out + (row * part.columns + c) * bytes, column.data() + row * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    }
+  }
+
+  // Returns the code of a number that is not represented yet.
+  uint8_t CodeOf(const uint8_t* number, const Candidates& candidates) const {
+    ++counts_.changed;
+    if (const auto code = candidates.Find(number)) return *code;
+    const double wanted = Decode(number, dtype());
+    if (!std::isfinite(wanted) || candidates.empty()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` has the value {}, for which its scale has no code",
+                              values_.widening().made.path(), wanted),
+                  "quantize this model with the library that made the scales");
+    }
+    const auto [found, code] = candidates.Nearest(wanted);
+    counts_.rounded += found != wanted;
+    counts_.clipped += wanted < candidates.least() || wanted > candidates.most();
+    return code;
+  }
+
+  // Returns the number of each code of a block.
+  const uint8_t* TableOf(const BlockValues::Block& block, BlockValues::Scratch* scratch) const {
+    const uint8_t* const table = values_.TableOf(block, scratch);
+    if (table != nullptr) return table;
+    const Widening& widening = values_.widening();
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` has changed in a block with the scale {}, with which {} cannot "
+                            "hold the number of each code",
+                            widening.made.path(), block.scale, InfoOf(dtype()).name),
+                "quantize this model with the library that made the scales");
+  }
+
+  DType dtype() const { return values_.widening().made.dtype(); }
+
+  const BlockValues values_;
+  const BoxElements made_;
+  NarrowingCounts& counts_;
+  std::vector<uint8_t> order_;  // codes, by the values that they have without a scale
+};
+
+}  // namespace
+
+BoxElements Narrow(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
+                   BoxElements made, NarrowingCounts* counts) {
+  const auto narrowing =
+      std::make_shared<const Narrowing>(widening, std::move(stored), std::move(made), counts);
+  return [narrowing](int64_t first, int64_t count, void* out) {
+    narrowing->Fill(first, count, static_cast<uint8_t*>(out));
+  };
+}
+
+}  // namespace shardinit

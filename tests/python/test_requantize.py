@@ -1,0 +1,159 @@
+"""`convert --quantize-like` with whole models: types, parts, other formats, and folders that do not match."""
+
+import json
+
+import pytest
+from clients import client_of
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+
+CONFIG = {"model_type": "none", "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]}}
+
+
+def write_model(folder):
+    """Writes a model like DeepSeek's: blocks of fp8, a bias of f32, and numbers of bf16."""
+    bits = torch.Generator().manual_seed(3)
+    tensors = {"model.norm.weight": torch.randn(7, generator=bits).to(torch.bfloat16),
+               "model.gate.bias": torch.randn(9, generator=bits),
+               "model.ids": torch.arange(5)}
+    for layer in range(3):
+        codes = torch.randint(0, 127, (40, 96), generator=bits, dtype=torch.uint8)
+        tensors[f"model.{layer}.weight"] = codes.view(torch.float8_e4m3fn)
+        tensors[f"model.{layer}.weight_scale_inv"] = torch.rand(3, 3, generator=bits) + 0.01
+    folder.mkdir()
+    safetensors_torch.save_file(tensors, folder / "model.safetensors", {"format": "pt", "owner": "me"})
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "generation_config.json").write_text("{}")
+    return tensors
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Returns a quantized folder, and the same widened by `--dtype bf16`, which rounds the bias."""
+    write_model(tmp_path / "q")
+    run_ok("convert", tmp_path / "q", "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "wide")
+    return tmp_path / "q", tmp_path / "wide"
+
+
+def requantize(source, like, out, *options, to="safetensors"):
+    return run_tool("convert", source, "--to", to, "--quantize-like", like, "-o", out, *options)
+
+
+def digests(folder):
+    return run_ok("digest", folder).stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--mesh", "fsdp=2", "--sharding", "fsdpv2", "--to", "dcp"],
+                                     ["--to", "hf-dcp", "--mesh", "fsdp=2", "--sharding", "fsdpv2"]])
+def test_widened_model_comes_back_byte_for_byte(options, folders, tmp_path):
+    quantized, wide = folders
+    options = options or ["--to", "safetensors"]
+    done = run_tool("convert", wide, "--quantize-like", quantized, "-o", tmp_path / "back", *options)
+    assert done.returncode == 0 and "3 tensors quantized" in done.stderr and "0 elements changed" in done.stderr, done
+    assert digests(tmp_path / "back") == digests(quantized)
+    if "safetensors" in options:
+        assert json.loads((tmp_path / "back/config.json").read_text())["quantization_config"] == (
+            CONFIG["quantization_config"])
+        assert (tmp_path / "back/generation_config.json").exists()
+        with safetensors_torch.safe_open(tmp_path / "back/model.safetensors", "pt") as file:
+            assert file.metadata()["owner"] == "me"
+
+
+@pytest.mark.parametrize("form", ["dcp", "hdf5", "zarr"])
+def test_model_in_another_format_is_quantized(form, folders, tmp_path):
+    quantized, wide = folders
+    run_ok("convert", wide, "--to", form, "-o", tmp_path / "other", "--mesh", "fsdp=2", "--sharding", "fsdpv2")
+    assert requantize(tmp_path / "other", quantized, tmp_path / "back").returncode == 0
+    assert digests(tmp_path / "back") == digests(quantized)
+
+
+def test_parts_write_the_same_folder(folders, tmp_path):
+    quantized, wide = folders
+    for part in ("0/2", "1/2"):
+        done = requantize(wide, quantized, tmp_path / "parts", "--part", part, "--max-shard-size", "5000")
+        assert done.returncode == 0, done
+    requantize(wide, quantized, tmp_path / "whole", "--max-shard-size", "5000")
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert len(names) > 4 and names == sorted(path.name for path in (tmp_path / "parts").iterdir())
+    for name in names:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert "was there already" in requantize(wide, quantized, tmp_path / "whole", "--max-shard-size", "5000").stderr
+
+
+def test_changed_numbers_get_the_nearest_code_and_are_counted(folders, tmp_path):
+    quantized, wide = folders
+    tensors = safetensors_torch.load_file(wide / "model.safetensors")
+    old = safetensors_torch.load_file(quantized / "model.safetensors")
+    scale = old["model.1.weight_scale_inv"][0, 0]
+    tensors["model.1.weight"][0, 0] = 1000 * scale  # out of range: 448
+    tensors["model.1.weight"][0, 1] = 100 * scale  # between 96 and 104
+    tensors["model.gate.bias"][2] = 0.5
+    (tmp_path / "changed").mkdir()
+    safetensors_torch.save_file(tensors, tmp_path / "changed/model.safetensors")
+    done = requantize(tmp_path / "changed", quantized, tmp_path / "out")
+    assert "3 elements changed" in done.stderr, done
+    assert "2 elements rounded to the nearest code, 1 of them from outside its range" in done.stderr, done
+    made = safetensors_torch.load_file(tmp_path / "out/model.safetensors")
+    assert made["model.1.weight"][0, 0].float() == 448 and made["model.1.weight"][0, 1].float() in (96, 104)
+    assert made["model.gate.bias"][2] == 0.5
+    made["model.1.weight"].view(torch.uint8)[0, :2] = old["model.1.weight"].view(torch.uint8)[0, :2]
+    made["model.gate.bias"][2] = old["model.gate.bias"][2]
+    for name, tensor in old.items():
+        assert bytes(made[name].view(torch.uint8).reshape(-1)) == bytes(tensor.view(torch.uint8).reshape(-1)), name
+
+
+def mismatches(quantized, wide, tmp_path):
+    """Yields a source, a quantized folder, options, and what the error says."""
+    tensors = safetensors_torch.load_file(wide / "model.safetensors")
+
+    def saved(name, changed):
+        (tmp_path / name).mkdir()
+        safetensors_torch.save_file(changed, tmp_path / name / "model.safetensors")
+        return tmp_path / name
+    yield saved("less", {k: v for k, v in tensors.items() if "1" not in k}), quantized, [], "does not"
+    yield saved("more", tensors | {"model.new": torch.ones(2)}), quantized, [], "`model.new`"
+    yield saved("shape", tensors | {"model.0.weight": torch.ones(40, 97)}), quantized, [], "[40, 97]"
+    yield saved("ints", tensors | {"model.0.weight": torch.ones(40, 96, dtype=torch.int32)}), quantized, [], "i32"
+    yield saved("type", tensors | {"model.ids": torch.arange(5).float()}), quantized, [], "model.ids"
+    nan = tensors["model.0.weight"].clone()
+    nan[3, 3] = torch.nan
+    yield saved("nan", tensors | {"model.0.weight": nan}), quantized, [], "has the value nan"
+    yield wide, wide, [], "has no quantized tensors"
+    yield wide, quantized, ["--dtype", "bf16"], "--dtype"
+    yield wide, quantized, ["--layout", "torchtitan"], "layouts"
+    yield wide, quantized, ["--to", "hdf5"], "hdf5"
+    yield wide, tmp_path / "missing", [], "missing"
+
+
+def test_folders_that_do_not_match_are_errors(folders, tmp_path):
+    for source, like, options, message in mismatches(*folders, tmp_path):
+        done = run_tool("convert", source, *([] if "--to" in options else ["--to", "safetensors"]), *options,
+                        "--quantize-like", like, "-o", tmp_path / "out")
+        assert done.returncode == 2 and message in done.stderr and not (tmp_path / "out").exists(), done
+
+
+def test_additional_tensor_can_be_dropped(folders, tmp_path):
+    quantized, wide = folders
+    tensors = safetensors_torch.load_file(wide / "model.safetensors") | {"model.new": torch.ones(2)}
+    (tmp_path / "more").mkdir()
+    safetensors_torch.save_file(tensors, tmp_path / "more/model.safetensors")
+    assert requantize(tmp_path / "more", quantized, tmp_path / "out", "--drop", "model.new").returncode == 0
+    assert digests(tmp_path / "out") == digests(quantized)
+
+
+def test_damaged_source_is_an_error(folders, tmp_path):
+    quantized, wide = folders
+    data = bytearray((wide / "model.safetensors").read_bytes())
+    data[-1000] ^= 1
+    (wide / "model.safetensors").write_bytes(data)
+    done = requantize(wide, quantized, tmp_path / "out")
+    assert done.returncode == 1 and "is damaged" in done.stderr and not (tmp_path / "out").exists(), done
+
+
+def test_output_may_not_be_one_of_the_folders(folders):
+    quantized, wide = folders
+    for out in (quantized, wide, quantized / "in"):
+        assert requantize(wide, quantized, out).returncode in (2, 4)
+    run_ok("verify", wide)
