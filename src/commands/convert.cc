@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "report/text.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -73,6 +75,21 @@ constexpr char kHub[] = "hub";
 // Returns `layout`, or kHub if it is empty.
 std::string LayoutOr(const std::string& layout) { return layout.empty() ? kHub : layout; }
 
+// Sets the mesh of a shipped spec to one rank, unless the user asked for a mesh or a sharding. The
+// mesh of such a spec is an example, and files for its ranks would take longer to write.
+void UseOneRank(SpecOptions* spec) {
+  SpecRequest& request = spec->request;
+  const bool is_asked = !request.mesh.empty() || !request.sharding.empty() ||
+                        std::ranges::any_of(request.sets, [](const std::string& set) {
+                          return set.starts_with("mesh");
+                        });
+  if (is_asked || request.text || !IsShipped(PathOfSpec({}, request.path))) return;
+  SpecOptions quiet = *spec;
+  quiet.says_warnings = false;
+  const Mesh mesh = quiet.Load().graph.mesh;
+  if (mesh.world_size() > 1) request.mesh = mesh.axes.front() + "=1";
+}
+
 // Loads the spec in a layout.
 Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std::string& layout,
             bool says_warnings) {
@@ -90,6 +107,7 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
     spec.request.path = std::move(config->path);
     spec.request.text = std::move(config->text);
   }
+  UseOneRank(&spec);
   return spec.Load();
 }
 

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from changing import changing, counted
 from clients import client_of
-from support import run_json, run_ok, run_tool, tree_of
+from support import TINY, run_json, run_ok, run_tool, tree_of
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -299,3 +299,14 @@ def test_convert_leaves_a_foreign_parts_folder_alone(tmp_path, form):
     run_ok(*arguments, "0-7")
     parts.symlink_to("elsewhere")
     assert "was there already" in run_ok(*arguments, "0-7").stderr and parts.is_symlink()
+
+
+def test_mesh_of_a_shipped_spec_cuts_only_if_asked(tmp_path):
+    run_ok("export", "llama3-tiny", "--to", "safetensors", "-o", tmp_path / "in")
+    for number, (options, ranks) in enumerate([([], 1), (["--mesh", "fsdp=2"], 2), (["--sharding", "fsdpv2"], 8),
+                                               (["--set", "mesh.axes.fsdp=4"], 8)]):
+        out = tmp_path / f"out{number}"
+        run_ok("convert", tmp_path / "in", "--to", "dcp", "--spec", "llama3-tiny", "-o", out, *options)
+        assert len(list(out.glob("*.distcp"))) == ranks
+    run_ok("convert", tmp_path / "in", "--to", "dcp", "--spec", TINY, "-o", tmp_path / "file")
+    assert len(list((tmp_path / "file").glob("*.distcp"))) == 4
