@@ -520,10 +520,11 @@ void TensorFolder::ReadRecordedDigests() {
   }
 }
 
-BoxElements TensorFolder::ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored) {
-  return [&pieces, element = InfoOf(stored.dtype()).bytes, whole = WholeOf(stored.shape())](
-             int64_t first, int64_t count, void* out) {
-    ReadPieces(pieces, element, whole, first, count, out);
+BoxElements TensorFolder::ElementsAt(const std::vector<FilePiece>& pieces,
+                                     const Tensor& stored) const {
+  return [&pieces, element = InfoOf(stored.dtype()).bytes, whole = WholeOf(stored.shape()),
+          files = open_files_](int64_t first, int64_t count, void* out) {
+    ReadPieces(pieces, element, whole, first, count, out, files.get());
   };
 }
 

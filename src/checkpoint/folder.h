@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -154,7 +155,7 @@ class TensorFolder {
   size_t PlaceOf(const Tensor& tensor) const;  // its index in the plan
   // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& TensorAsWritten(const Tensor& tensor) const;
-  static BoxElements ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored);
+  BoxElements ElementsAt(const std::vector<FilePiece>& pieces, const Tensor& stored) const;
   void AddTensor(const std::string& name, TensorInFolder& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);
 
@@ -173,6 +174,8 @@ class TensorFolder {
     std::array<std::vector<FilePiece>, Widening::kParts> pieces;  // none of kNumbers
   };
   std::map<std::string, Widened> widened_;  // by the path of Widening::made
+  // Scales are read in small parts, each of which would open its file.
+  std::shared_ptr<OpenFiles> open_files_ = std::make_shared<OpenFiles>();
   InputStamps stamps_;
   std::vector<std::string> warnings_;
   std::string record_warning_;

@@ -416,6 +416,17 @@ class Finder {
 
 }  // namespace
 
+bool MayHoldState(std::string_view name, const Shape& shape, const DTypeInfo* dtype) {
+  if (shape.size() == 1 && dtype != nullptr && dtype->bytes == 1) return true;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view key = name.substr(begin, end - begin);
+    if (NamesMoment(key) || key == "mu" || key == "nu" || key == "param_groups") return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 PartEntry TensorEntry(std::vector<std::string> keys, const Shape& shape, const DTypeInfo* dtype) {
   PartEntry entry{.keys = std::move(keys), .kind = PartEntry::Kind::kTensor};
   entry.rank = std::ssize(shape);

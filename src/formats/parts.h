@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tensor/box.h"
@@ -56,6 +57,10 @@ struct ModelChoice {
 // may be the model.
 ModelChoice ChooseModel(const std::vector<PartEntry>& entries, KeyOrigin origin,
                         const std::string& wanted, const std::string& path);
+
+// Returns whether a file with this name and origin kPlainDots may hold more than a model. If no
+// name of its tensors does, ChooseModel() returns all of them, but needs much memory for that.
+bool MayHoldState(std::string_view name, const Shape& shape, const DTypeInfo* dtype);
 
 // Splits a name at its dots.
 std::vector<std::string> SplitAtDots(const std::string& name);

@@ -414,12 +414,15 @@ void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t
 }
 
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
-                int64_t first, int64_t count, void* out) {
+                int64_t first, int64_t count, void* out, OpenFiles* files) {
   for (const FilePiece& piece : pieces) {
-    InputFile file;
+    std::shared_ptr<InputFile> file;
     ReadPiece(piece.box, element_bytes, box, first, count, out,
               [&](int64_t offset, int64_t bytes, void* to) {
-                ReadPart(piece, &file, offset, bytes, to);
+                const bool is_stored = !piece.frame && piece.fill.empty();
+                if (!file && files != nullptr && is_stored) file = files->Open(piece.file);
+                if (!file) file = std::make_shared<InputFile>();
+                ReadPart(piece, file.get(), offset, bytes, to);
               });
   }
 }

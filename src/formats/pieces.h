@@ -79,8 +79,8 @@ void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t
                const Box& box, int64_t first, int64_t count, uint8_t* out);
 
 // Reads elements first … first + count - 1 of a box, in the box's row-major order, from the pieces
-// that contain them. Thread-safe.
+// that contain them. Opens files through `files` if it is not null. Thread-safe.
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
-                int64_t first, int64_t count, void* out);
+                int64_t first, int64_t count, void* out, OpenFiles* files = nullptr);
 
 }  // namespace shardinit

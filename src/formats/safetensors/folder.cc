@@ -98,6 +98,11 @@ void RequireAllWhole(const Contents& contents, const std::string& path) {
 
 // Keeps the tensors of the model, or of the requested part.
 void KeepModel(const std::string& path, const std::string& part, Contents* contents) {
+  const bool may_hold_state = std::ranges::any_of(contents->tensors, [](const auto& tensor) {
+    return MayHoldState(tensor.first, tensor.second.shape,
+                        FindDType(&ForeignNames::safetensors, tensor.second.dtype));
+  });
+  if (part.empty() && !may_hold_state) return;
   std::vector<PartEntry> entries;
   for (const auto& [name, holding] : contents->tensors) {
     entries.push_back(TensorEntry(SplitAtDots(name), holding.shape,
@@ -114,7 +119,7 @@ void KeepModel(const std::string& path, const std::string& part, Contents* conte
 std::optional<Contents> ReadSet(const std::string& folder, const std::string& index,
                                 const std::string& part) {
   Contents contents;
-  const auto chosen = ChooseFiles(folder, kNames, index, &contents);
+  auto chosen = ChooseFiles(folder, kNames, index, &contents);
   if (!chosen) return std::nullopt;
   Parts parts;
   for (const std::string& file : chosen->files) {
@@ -126,6 +131,9 @@ std::optional<Contents> ReadSet(const std::string& folder, const std::string& in
   }
   RequireAllWhole(contents, folder);
   CheckWeightMap(folder, *chosen, &contents);
+  // Free the memory for what follows.
+  parts.clear();
+  chosen->map.reset();
   KeepModel(folder, part, &contents);
   return contents;
 }
