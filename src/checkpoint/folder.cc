@@ -395,9 +395,11 @@ void TensorFolder::ReadForeignFolder() {
   graph.name = NameOf(path_);
   if (!IsModelName(graph.name)) graph.name = "model";
   graph.config = ConfigIn(folder);
-  for (auto& [stored, holding] : contents.tensors) {
-    AddTensor(part_.empty() ? stored : stored.substr(part_.size() + 1), holding, *reader,
-              &graph.tensors);
+  // There may be so many that none should be in memory twice.
+  while (!contents.tensors.empty()) {
+    auto node = contents.tensors.extract(contents.tensors.begin());
+    AddTensor(part_.empty() ? node.key() : node.key().substr(part_.size() + 1), node.mapped(),
+              *reader, &graph.tensors);
   }
   if (graph.tensors.empty()) {
     const auto first = unread_.begin();
