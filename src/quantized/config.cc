@@ -15,12 +15,25 @@ namespace {
 
 using nlohmann::json;
 
+constexpr char kQuantization[] = "quantization_config", kTextConfig[] = "text_config";
 constexpr char kLeaveOut[] = "leave out `--dtype` to copy it unchanged";
 constexpr int64_t kMostInBlock = 1 << 30;
 
 json MemberOf(const json& in, std::string_view key) {
   const auto found = in.is_object() ? in.find(key) : in.end();
   return in.is_object() && found != in.end() ? *found : json();
+}
+
+// Returns a member of the config. Configs of models with images, such as Kimi K2.5, may have it in
+// their text_config.
+json MemberOfModel(const json& config, std::string_view key) {
+  json own = MemberOf(config, key), of_text = MemberOf(MemberOf(config, kTextConfig), key);
+  if (own.is_null()) return of_text;
+  if (!of_text.is_null() && of_text != own) {
+    ThrowUnreadable(
+        fmt::format("config.json and its {} must have the same {}, but differ", kTextConfig, key));
+  }
+  return own;
 }
 
 // Returns a whole number from 1 to kMostInBlock.
@@ -96,11 +109,11 @@ QuantizationConfig::QuantizationConfig(const std::string& text) {
                                            "modelopt", "gptq",  "awq",   "bitsandbytes"};
   const json config = json::parse(text, nullptr, false);
   AddModelTypes(config, &model_types_);
-  for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
-    const json of = MemberOf(config, key);
+  for (const char* key : {kQuantization, "compression_config", "quantization"}) {
+    const json of = MemberOfModel(config, key);
     if (of.is_null()) continue;
     const json method = MemberOf(of, "quant_method");
-    const bool is_usual = key == std::string_view("quantization_config");
+    const bool is_usual = key == std::string_view(kQuantization);
     if (is_usual && method.is_null()) continue;
     if (is_usual && method.is_string() &&
         std::ranges::find(kMethods, method.get<std::string>()) != std::end(kMethods)) {
@@ -112,7 +125,7 @@ QuantizationConfig::QuantizationConfig(const std::string& text) {
                                     ? std::string("there")
                                     : fmt::format("quant_method is {}", Quote(method.dump()))));
   }
-  json_ = std::make_shared<json>(MemberOf(config, "quantization_config"));
+  json_ = std::make_shared<json>(MemberOfModel(config, kQuantization));
   RequireOnlyRounded(*json_);
 }
 
@@ -195,16 +208,22 @@ std::set<std::pair<int64_t, int64_t>> QuantizationConfig::Blocks(int64_t rows,
 
 std::string WithQuantization(const std::string& config, const std::string& like) {
   auto parsed = json::parse(config, nullptr, false);
-  const json quantization = MemberOf(json::parse(like, nullptr, false), "quantization_config");
   if (!parsed.is_object()) return like;
-  if (!quantization.is_null()) parsed["quantization_config"] = quantization;
+  const auto from = json::parse(like, nullptr, false);
+  const json own = MemberOf(from, kQuantization);
+  const json of_text = MemberOf(MemberOf(from, kTextConfig), kQuantization);
+  if (!own.is_null()) parsed[kQuantization] = own;
+  const bool has_text = MemberOf(parsed, kTextConfig).is_object();
+  if (!of_text.is_null()) (has_text ? parsed[kTextConfig] : parsed)[kQuantization] = of_text;
   return parsed.dump();
 }
 
 std::string WithoutQuantization(const std::string& config) {
   auto parsed = json::parse(config, nullptr, false);
   if (!parsed.is_object()) return config;
-  parsed.erase("quantization_config");
+  parsed.erase(kQuantization);
+  const auto of_text = parsed.find(kTextConfig);
+  if (of_text != parsed.end() && of_text->is_object()) of_text->erase(kQuantization);
   return parsed.dump();
 }
 

@@ -1,4 +1,4 @@
-// Reads the quantization_config of a model's config.json.
+// Reads the quantization_config of a model's config.json, or of its text_config.
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ class QuantizationConfig {
 // Returns a config.json with the `quantization_config` of another one; the other one if it is
 // empty.
 std::string WithQuantization(const std::string& config, const std::string& like);
-// Returns a config.json without its `quantization_config`.
+// Returns a config.json without its `quantization_config`, also in its text_config.
 std::string WithoutQuantization(const std::string& config);
 
 // The model, or a tensor, cannot be widened.

@@ -127,6 +127,45 @@ def test_mxfp4_is_widened_like_transformers(tmp_path, dtype, shape):
         assert_same_bits(found["a.down_proj"], wanted.to(DTYPES[dtype]))
 
 
+@pytest.mark.parametrize("has_both", [False, True])
+def test_convert_reads_the_quantization_of_a_text_config(tmp_path, has_both):
+    """A model with images, such as Kimi K2.5, has its quantization in text_config, from which `convert` removes it."""
+    state = {"norm": torch.ones(3)}
+    state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
+    folder = save_folder(tmp_path / "in", state)
+    run_ok("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "plain")
+    config = {"model_type": "a", "text_config": json.loads((folder / "config.json").read_text())}
+    quantization = config["text_config"]["quantization_config"]
+    if has_both:
+        config["quantization_config"] = quantization
+    (folder / "config.json").write_text(json.dumps(config))
+    run_ok("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
+    assert_same_bits(load(tmp_path / "out")["w.weight"], load(tmp_path / "plain")["w.weight"])
+    assert json.loads((tmp_path / "out/config.json").read_text()) == {
+        "model_type": "a", "dtype": "float32", "text_config": {"model_type": "none", "hidden_size": 8}}
+
+
+@pytest.mark.parametrize("own, inner, why", [
+    ([128, 128], [64, 128], "config.json and its text_config must have the same quantization_config, but differ"),
+    ([128, 128], "hqq", "config.json and its text_config must have the same quantization_config, but differ"),
+    (None, "hqq", "quantization_config of config.json is quant_method is"),
+    (None, [64, 128], "`w.weight_scale_inv` is [2, 3], but blocks of 64 x 128 need [4, 3]")])
+def test_convert_rejects_other_quantizations_in_text_config(tmp_path, own, inner, why):
+    state = {}
+    state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
+    folder = save_folder(tmp_path / "in", state)
+
+    def config(of):
+        return {"quant_method": of} if of == "hqq" else of and {"quant_method": "fp8", "weight_block_size": of}
+
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "a", "quantization_config": config(own), "text_config": {"quantization_config": config(inner)}}))
+    words = ["convert", folder, "--to", "safetensors", "-o", tmp_path / "out"]
+    result = run_tool(*words, "--dtype", "bf16")
+    assert result.returncode == 2 and why in result.stderr and not (tmp_path / "out").exists(), result
+    run_ok(*words)  # This follows the hint.
+
+
 W, INV, F8 = (300, 200), (3, 2), torch.float8_e4m3fn
 BLOCKS = {"w": torch.zeros(W, dtype=torch.uint8).view(F8), "w_scale_inv": torch.ones(INV)}
 MX = {"x_blocks": torch.zeros(1, 2, 3, 16, dtype=torch.uint8), "x_scales": torch.ones(1, 2, 3, dtype=torch.uint8)}
