@@ -15,7 +15,7 @@ from test_generated_folders import WRITERS, made, tensors, write
 
 
 def folders_in_buckets():
-    return st.fixed_dictionaries({"forms": tensors(), "writer": st.sampled_from(WRITERS), "bits": st.integers(0, 99),
+    return st.fixed_dictionaries({"forms": tensors(), "writer": st.sampled_from(list(WRITERS)), "bits": st.integers(0, 99),
                                   "faults": st.one_of(st.none(), st.integers(0, 99)),
                                   "words": st.sampled_from([["digest", "in"], ["inspect", "in", "--json"],
                                                             ["stats", "in"],
@@ -34,7 +34,7 @@ def running_store():
 def test_random_folders_in_buckets_are_read_like_local_ones(running_store, case):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
-        path = write(case["writer"], case["forms"], made(case["forms"], case["bits"]), folder)
+        path = write(case["writer"], made(case["forms"], case["bits"]), folder)
         running_store.reset()
         put(running_store, path, f"models/{path.name}")
         if case["faults"] is not None:

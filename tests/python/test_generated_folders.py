@@ -2,15 +2,15 @@
 several formats. The SHA-256 of every tensor is preserved, and the Python package reads the same bytes."""
 
 import hashlib
-import json
 import pathlib
 import re
 import tempfile
 
-import ml_dtypes
+import folder_makers
 import numpy as np
 import pytest
 from clients import client_of
+from folder_makers import bytes_of
 from generated import generated, given
 from hypothesis import example
 from hypothesis import strategies as st
@@ -21,7 +21,6 @@ import shardinit
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
 dcp = client_of("torch.distributed.checkpoint")
-ocp = client_of("orbax.checkpoint")
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16,
           "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i16": torch.int16,
@@ -30,23 +29,14 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
           "f8e4m3fnuz": torch.float8_e4m3fnuz, "f8e5m2fnuz": torch.float8_e5m2fnuz,
           "f4e2m1fn": torch.float4_e2m1fn_x2, "c64": torch.complex64}
 OF_FILES_ALONE = {"f8e8m0", "f8e4m3fnuz", "f8e5m2fnuz", "f4e2m1fn", "c64"}  # types that checkpoints do not have
-# Orbax gets arrays of NumPy.
-OF_NUMPY = {"bf16": ml_dtypes.bfloat16, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2,
-            "f8e8m0": ml_dtypes.float8_e8m0fnu, "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-            "f8e5m2fnuz": ml_dtypes.float8_e5m2fnuz}
-PLAIN = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?", "c64": "c8",
-         **{f"{k}{8 * n}": f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)}}
-WRITERS = ["safetensors", "sharded", "bin", "pt", "legacy", "dcp", "run", "zarr"]
+WRITERS = {"safetensors": folder_makers.safetensors_single, "sharded": folder_makers.safetensors_sharded,
+           "bin": folder_makers.torch_bin, "pt": folder_makers.torch_file, "legacy": folder_makers.torch_legacy,
+           "dcp": folder_makers.torch_dcp, "run": folder_makers.torch_dcp_run, "zarr": folder_makers.orbax_zarr2_raw}
 FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "hdf5"]
 # Names that specs cannot have, and the names that each format can hold.
 ODD = ["a b", "x<y>.w", "µ.gewicht", "层.0.重み", "a:b#c", "enc/dec.w", "100%25", "q?*[x].w", "it's \"so\"", "back\\slash",
        "é.w..x", "-o", " ", "~", "__metadata", "$HOME.`w`"]
 CARRIED = {"hdf5": re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII), "zarr": re.compile("[^/]+")}
-
-
-def bytes_of(tensor):
-    """Returns the bytes of the elements, whatever NaN payloads they have."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @st.composite
@@ -74,38 +64,9 @@ def made(forms, seed):
     return state
 
 
-def write(writer, forms, state, folder):
+def write(writer, state, folder):
     """Writes the tensors and returns the path for `convert`."""
-    path = folder / "in"
-    if writer in ("bin", "safetensors", "sharded"):
-        path.mkdir()
-    if writer == "safetensors":
-        safetensors_torch.save_file(state, path / "model.safetensors")
-    elif writer == "sharded":
-        weight_map = {}
-        for i, name in enumerate(state):
-            file = f"model-{i + 1:05}-of-{len(state):05}.safetensors"
-            safetensors_torch.save_file({name: state[name]}, path / file)
-            weight_map[name] = file
-        (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    elif writer == "bin":
-        torch.save(state, path / "pytorch_model.bin")
-    elif writer in ("pt", "legacy"):
-        path = folder / "in.pt"
-        strided = {name: torch.nn.Parameter(t, requires_grad=False) if t.dim() != 2 else t.t().contiguous().t()
-                   for name, t in state.items()}
-        torch.save({"state_dict": strided, "optimizer": {"state": {}}, "epoch": 3}, path,
-                   _use_new_zipfile_serialization=writer == "pt")
-    elif writer == "dcp":
-        dcp.save(dict(state), checkpoint_id=path)
-    elif writer == "run":
-        dcp.save({"model": state, "optim": {"state": {"w": {"exp_avg": torch.zeros(3)}}}, "step": 5},
-                 checkpoint_id=path)
-    else:
-        tree = {name: np.frombuffer(bytes_of(t), OF_NUMPY.get(forms[name][0]) or PLAIN[forms[name][0]])
-                .reshape(t.shape) for name, t in state.items()}
-        ocp.PyTreeCheckpointer(use_ocdbt=False, use_compression=False).save(path, tree)
-    return path
+    return WRITERS[writer](folder / "in", state)
 
 
 def read(form, folder, forms):
@@ -122,7 +83,7 @@ def read(form, folder, forms):
 
 @st.composite
 def cases(draw):
-    return (draw(st.sampled_from(WRITERS)), draw(tensors()), draw(st.integers(0, 1 << 30)),
+    return (draw(st.sampled_from(list(WRITERS))), draw(tensors()), draw(st.integers(0, 1 << 30)),
             draw(st.lists(st.sampled_from(FORMATS), max_size=2)), draw(st.sampled_from(["safetensors", "dcp"])),
             draw(st.sampled_from([1, 8])))
 
@@ -139,7 +100,7 @@ def test_random_folders_survive_a_chain_of_conversions(case):
     wanted = {name: bytes_of(t) for name, t in state.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        at = write(writer, forms, state, folder)
+        at = write(writer, state, folder)
         lines = [line.split("  ", 1) for line in run_ok("digest", at).stdout.splitlines()]
         digests = {tensor: digest for digest, tensor in lines}
         for tensor, data in wanted.items():
@@ -194,7 +155,7 @@ def test_convert_rejects_random_damage_of_folders(case):
         kind = "lost"  # the end of the file may not belong to the model
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        path = write(writer, forms, made(forms, seed), folder)
+        path = write(writer, made(forms, seed), folder)
         opened = shardinit.open(path)
         damage(path, kind)
         with pytest.raises((shardinit.DamageError, shardinit.FormatError)):

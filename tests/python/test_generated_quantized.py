@@ -19,9 +19,11 @@ quantization = client_of("compressed_tensors.quantization")
 forward = client_of("compressed_tensors.quantization.lifecycle.forward")
 autoawq = client_of("compressed_tensors.entrypoints.convert.converters")
 fp8 = client_of("transformers.integrations.finegrained_fp8")
+mxfp4 = client_of("transformers.integrations.mxfp4")
 functional = client_of("bitsandbytes.functional")
 default_ops = client_of("bitsandbytes.backends.default.ops")
 nvfp4 = client_of("modelopt.torch.quantization.qtensor.nvfp4_tensor")
+fp8_tensor = client_of("modelopt.torch.quantization.qtensor.fp8_tensor")
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
 
@@ -50,6 +52,25 @@ class Bits:
         codes = self.codes(*shape)
         codes[(codes & 127) == 127] = 0x80
         return codes.view(torch.float8_e4m3fn)
+
+
+class Edges(Bits):
+    """Draws numbers at the edges of their types: all codes in order, and scales that are 0, -0, negative, subnormal, or
+    among the largest."""
+
+    def codes(self, *shape, most=256):
+        start = torch.randint(0, most, (), generator=self.generator)
+        return ((start + torch.arange(math.prod(shape))) % most).reshape(shape).to(torch.uint8)
+
+    def words(self, *shape):
+        return self.codes(*shape, 4).view(torch.int32).reshape(shape)
+
+    def scales(self, *shape, dtype=torch.float32):
+        small, large = torch.finfo(dtype), 2.0**30 if dtype != torch.float16 else 2.0**8
+        edges = torch.tensor([1, 0, -0.0, -1, 1 / 3, small.smallest_normal, small.tiny / 4, -small.tiny / 2,
+                              small.eps, large, -large, 2 - small.eps])
+        start = torch.randint(0, len(edges), (), generator=self.generator)
+        return edges[(start + torch.arange(math.prod(shape))) % len(edges)].reshape(shape).to(dtype)
 
 
 def scheme_of(form, **weights):
@@ -158,6 +179,23 @@ def modelopt(draw, bits):
     return state, {"quant_method": "modelopt", "quant_algo": "NVFP4"}, wanted
 
 
+def modelopt_fp8(draw, bits):
+    rows, columns = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    state = {"weight": bits.f8(rows, columns), "weight_scale": bits.scales()}
+    if draw(st.booleans()):
+        state["input_scale"] = bits.scales()
+    tensor = fp8_tensor.FP8QTensor(torch.Size([rows, columns]), torch.float32, state["weight"])
+    wanted = tensor.dequantize(dtype=torch.float32, scale=state["weight_scale"])
+    return state, {"quant_method": "modelopt", "quant_algo": "FP8"}, wanted
+
+
+def gpt_oss(draw, bits):
+    """Draws experts of gpt-oss. Transformers' function for CPUs has other numbers for scales from 253 on."""
+    shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 4)))
+    state = {"weight_blocks": bits.codes(*shape, 16), "weight_scales": bits.codes(*shape, most=253)}
+    return state, {"quant_method": "mxfp4"}, mxfp4.convert_moe_packed_tensors(*state.values())
+
+
 def awq(draw, bits):
     groups, size, columns = draw(st.integers(1, 4)), draw(st.sampled_from([8, 32])), 8 * draw(st.integers(1, 12))
     state = {"qweight": bits.words(groups * size, columns // 8), "qzeros": bits.words(groups, columns // 8),
@@ -253,12 +291,14 @@ def eight_bits(draw, bits):
     return state, {"quant_method": "bitsandbytes", "load_in_8bit": True}, wanted
 
 
-KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_quantized, small_floats, modelopt, awq, gptq, finegrained]
+KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_quantized, small_floats, modelopt,
+         modelopt_fp8, gpt_oss, awq, gptq, finegrained]
 
 
 @st.composite
 def cases(draw, kind):
-    state, config, wanted = kind(draw, Bits(draw(st.integers(0, 1 << 30))))
+    bits = draw(st.sampled_from([Bits, Edges]))(draw(st.integers(0, 1 << 30)))
+    state, config, wanted = kind(draw, bits)
     return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2, None]))
 
 
@@ -330,7 +370,7 @@ def check(case):
     assert_same_bits(made["model.x.weight"], wanted)
 
 
-OF_NUMBERS = {"weight", "weight_packed", "qweight"}
+OF_NUMBERS = {"weight", "weight_packed", "qweight", "weight_blocks"}
 
 
 @generated(100)

@@ -7,66 +7,42 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import folder_makers
 import numpy as np
 import pytest
 
 from clients import PACKAGE, bits_of, client_of, gen_ok
-from support import AWKWARD, ROOT, TINY, run_ok
+from support import AWKWARD, TINY, run_ok
 
 import shardinit
 
 fsspec = client_of("fsspec")
 torch = client_of("torch")
-client_of("torch.distributed.checkpoint")
 
 RNG = np.random.default_rng(5)
 VALUES = {name: RNG.standard_normal(shape).astype(dtype) for name, shape, dtype in [
     ("block.0.weight", (67, 130), "f4"), ("block.0.bias", (67,), "f8"), ("table", (5, 7, 11), "f2"),
     ("scalar", (), "f4")]}
-MEGATRON = """
-import sys, megatron_model, torch
-from megatron.core import dist_checkpointing
-megatron_model.start(0, 1, sys.argv[1], {})
-state = {name: dist_checkpointing.ShardedTensor.from_rank_offsets(name, t) for name, t in torch.load(sys.argv[2]).items()}
-dist_checkpointing.save(state, sys.argv[3])
-"""
 
 
 def tensors():
     return {name: torch.from_numpy(np.array(value)) for name, value in VALUES.items()}
 
 
-def write_dcp(folder):
-    torch.distributed.checkpoint.save(tensors(), checkpoint_id=folder, no_dist=True)
-
-
-def write_torch_dist(folder):
-    client_of("megatron.core")
-    torch.save(tensors(), folder.parent / "state.pt")
-    folder.mkdir()
-    done = subprocess.run([sys.executable, "-c", MEGATRON, folder.parent, folder.parent / "state.pt", folder],
-                          capture_output=True, text=True, timeout=300, cwd=ROOT / "tests/python")
-    assert done.returncode == 0, done.stderr
-
-
 def write_safetensors(folder):
-    folder.mkdir()
-    client_of("safetensors.numpy").save_file(VALUES, folder / "model.safetensors")
+    folder_makers.safetensors_single(folder, tensors())
 
 
 def write_bin(folder):
-    folder.mkdir()
-    torch.save({**tensors(), "table": tensors()["table"].mT.contiguous().mT}, folder / "pytorch_model.bin")
-
-
-def write_zarr(folder, **how):
-    client_of("orbax.checkpoint").PyTreeCheckpointer(**how).save(folder, VALUES)
+    folder_makers.torch_bin(folder, {**tensors(), "table": tensors()["table"].mT.contiguous().mT})
 
 
 WRITERS = {
-    "dcp": write_dcp, "torch_dist": write_torch_dist, "safetensors": write_safetensors, "bin": write_bin,
-    "zarr": lambda folder: write_zarr(folder, use_ocdbt=False), "ocdbt": lambda folder: write_zarr(folder),
-    "zarr3": lambda folder: write_zarr(folder, use_ocdbt=False, use_zarr3=True)}
+    "dcp": lambda folder: folder_makers.torch_dcp(folder, tensors()), "safetensors": write_safetensors,
+    "torch_dist": lambda folder: folder_makers.megatron_torch_dist(folder, tensors()), "bin": write_bin,
+    "zarr": lambda folder: folder_makers.orbax_zarr2_zstd(folder, tensors()),
+    "ocdbt": lambda folder: folder_makers.orbax_ocdbt(folder, tensors()),
+    "zarr3": lambda folder: folder_makers.orbax_zarr3(folder, tensors())}
 
 
 def in_memory(folder, name):
@@ -200,7 +176,7 @@ def test_open_warns_about_tensors_it_cannot_read(tmp_path):
 
 
 def test_threads_can_read_one_foreign_folder(tmp_path):
-    write_dcp(tmp_path / "in")
+    folder_makers.torch_dcp(tmp_path / "in", tensors())
     for where in tmp_path / "in", in_memory(tmp_path / "in", "threads"):
         opened = shardinit.open(where)
         with ThreadPoolExecutor(8) as pool:
