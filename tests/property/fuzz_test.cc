@@ -22,6 +22,13 @@
 #include "fuzz/fuzz_library.cc"
 #undef LLVMFuzzerTestOneInput
 
+#define LLVMFuzzerTestOneInput FuzzZarr
+#include "fuzz/fuzz_zarr.cc"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput FuzzQuantized
+#include "fuzz/fuzz_quantized.cc"
+#undef LLVMFuzzerTestOneInput
+
 #include "support/random_plan.h"
 #include "support/spec_text.h"
 
@@ -112,18 +119,41 @@ TEST(Fuzz, FilesSurviveFuzzing) { Fuzz("fuzz/corpus/files", FuzzFiles); }
 // Each input starts a process.
 TEST(Fuzz, Hdf5SurvivesFuzzing) { Fuzz("fuzz/corpus/hdf5", FuzzHdf5, 40); }
 TEST(Fuzz, FoldersSurviveFuzzing) { Fuzz("fuzz/corpus/folder", FuzzFolder); }
+TEST(Fuzz, ZarrSurvivesFuzzing) { Fuzz("fuzz/corpus/zarr", FuzzZarr); }
+TEST(Fuzz, QuantizedModelsSurviveFuzzing) { Fuzz("fuzz/corpus/quantized", FuzzQuantized); }
+
+// Returns the seeds in a folder of the corpus.
+std::map<std::string, std::string> Seeds(const std::string& folder) {
+  std::map<std::string, std::string> seeds;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/" + folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    seeds[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
+  }
+  return seeds;
+}
 
 // Without accepted seeds, readers would be tested only on refused input.
 TEST(Fuzz, FolderSeedsAreReadable) {
-  for (const auto& entry :
-       std::filesystem::directory_iterator(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/folder")) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const auto& [name, text] : Seeds("folder")) {
     const WorkingFolder folder({});
-    WriteFiles(".", text);
+    WriteFiles(".", FilesIn(text));
     int tensors = 0;
     for (const FormatReader* const reader : FormatReaders()) tensors += TryRead(*reader, ".");
-    EXPECT_GT(tensors, 0) << entry.path();
+    EXPECT_GT(tensors, 0) << name;
+  }
+}
+
+TEST(Fuzz, ZarrSeedsAreReadable) {
+  for (const auto& [name, text] : Seeds("zarr")) {
+    const WorkingFolder folder({});
+    EXPECT_GT(TryPart(text, "."), 0) << name;
+  }
+}
+
+TEST(Fuzz, QuantizedSeedsAreWidened) {
+  for (const auto& [name, text] : Seeds("quantized")) {
+    EXPECT_GT(TryModel(text), 0) << name;
   }
 }
 

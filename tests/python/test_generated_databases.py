@@ -4,6 +4,8 @@ Every element must be the one written, and unwritten chunks must have the fill v
 must give the same elements or be refused."""
 
 import hashlib
+import json
+import os
 import pathlib
 import tempfile
 
@@ -151,6 +153,20 @@ def test_random_orbax_checkpoints_are_read(case):
         assert tensor_digests(folder) == wanted
         run_ok("convert", folder, "--to", "safetensors", "-o", pathlib.Path(name) / "out", "-q")
         assert tensor_digests(pathlib.Path(name) / "out") == wanted
+
+
+def test_shards_with_too_many_chunks_are_rejected(tmp_path):
+    """The index of a shard may be a hole in its file, so the number of chunks has a limit that does not depend on the
+    disk."""
+    (tmp_path / "w/c").mkdir(parents=True)
+    (tmp_path / "w/zarr.json").write_text(json.dumps(
+        {"zarr_format": 3, "node_type": "array",
+         **description("sharded", True, "int8", [2**26], [1], [2**23], 0)}))
+    for shard in range(8):
+        with open(tmp_path / f"w/c/{shard}", "wb") as file:
+            os.truncate(file.fileno(), 16 * 2**23 + 4)
+    result = run_tool("inspect", tmp_path)
+    assert result.returncode == 5 and "more than 4,194,304 chunks are missing or in shards" in result.stderr, result
 
 
 def test_orbax_step_with_two_items_requires_a_choice(tmp_path):

@@ -36,8 +36,9 @@ constexpr int64_t kDescriptionLimit = 1 << 20;
 // fill value is null, as TensorStore does for Orbax.
 enum class Absent { kNothing, kFill, kFillOrZero };
 
-// The most chunks of an array that may be missing.
-constexpr int64_t kMostAbsent = 1 << 20;
+// The most chunks of a folder that are missing or in shards. They take memory, but may take no
+// space on disk.
+constexpr int64_t kMostUnnamed = 1 << 22;
 
 // Returns the bytes of an element that has an array's `fill_value`.
 std::string FillOf(const json& value, const DTypeInfo& dtype, const std::string& folder) {
@@ -82,8 +83,9 @@ std::string FillOf(const json& value, const DTypeInfo& dtype, const std::string&
 
 class ArrayReader {
  public:
-  ArrayReader(const Keys& keys, const std::string& where, const std::string& name, Absent absent)
-      : keys_(keys), where_(where), name_(name), absent_(absent) {}
+  ArrayReader(const Keys& keys, const std::string& where, const std::string& name, Absent absent,
+              int64_t* unnamed_left)
+      : keys_(keys), where_(where), name_(name), absent_(absent), unnamed_left_(unnamed_left) {}
 
   // Returns how many of the chunks are missing.
   int64_t absent_count() const { return absent_count_; }
@@ -112,6 +114,7 @@ class ArrayReader {
                                                        : array_.prefix + separator + place;
       const std::optional<Extent> stored = keys_.Find(fmt::format("{}/{}", name_, chunk));
       if (!stored) {
+        TakeUnnamed(1, chunk);
         AddAbsent(std::move(box), chunk);
       } else if (array_.is_sharded) {
         AddShard(*stored, box, chunk);
@@ -123,6 +126,15 @@ class ArrayReader {
   }
 
  private:
+  void TakeUnnamed(int64_t chunks, const std::string& name) {
+    *unnamed_left_ -= chunks;
+    if (*unnamed_left_ >= 0) return;
+    RefuseArray(where_,
+                fmt::format("with its chunk `{}`, more than {} chunks are missing or in shards",
+                            name, Grouped(kMostUnnamed)),
+                kOrbaxLine);
+  }
+
   void AddAbsent(Box box, const std::string& chunk) {
     const json& value = array_.fill_value;
     if (absent_ == Absent::kNothing || (absent_ == Absent::kFill && value.is_null())) {
@@ -130,10 +142,7 @@ class ArrayReader {
                   fmt::format("its chunk `{}` is missing{}", chunk,
                               absent_ == Absent::kNothing ? "" : ", and its `fill_value` is null"));
     }
-    if (++absent_count_ > kMostAbsent) {
-      RefuseArray(where_,
-                  fmt::format("more than {} of its chunks are missing", Grouped(kMostAbsent)));
-    }
+    ++absent_count_;
     if (fill_.empty()) fill_ = FillOf(value.is_null() ? json(0) : value, *dtype_, where_);
     holding_.pieces.push_back({std::move(box), described_in_, 0, {}, fill_});
   }
@@ -159,7 +168,8 @@ class ArrayReader {
     int64_t count = 1;
     for (size_t d = 0; d < box.shape.size(); ++d) count *= array_.stored[d] / array_.chunk[d];
     const int64_t index_bytes = 16 * count + kCrcBytes;
-    if (count > kMostChunks || shard.bytes < index_bytes) {
+    TakeUnnamed(count, name);
+    if (shard.bytes < index_bytes) {
       RefuseArray(where_,
                   fmt::format("its shard `{}` has {} bytes, but its index of {} chunks has {}",
                               name, shard.bytes, count, index_bytes));
@@ -198,12 +208,11 @@ class ArrayReader {
     });
   }
 
-  static constexpr int64_t kMostChunks = 1 << 24;  // of a shard
-
   const Keys& keys_;
   const std::string where_, name_;
   const Absent absent_;
-  std::string described_in_;  // the file with the description
+  int64_t* const unnamed_left_;  // of kMostUnnamed
+  std::string described_in_;     // the file with the description
   Description array_;
   const DTypeInfo* dtype_ = nullptr;
   std::string fill_;  // the bytes of a missing element
@@ -288,8 +297,10 @@ std::optional<Contents> ReadFolder(const std::string& folder, const std::string&
   ModelChoice choice = ChooseModel(entries, KeyOrigin::kDots, part, folder);
   contents.part = std::move(choice.part);
   contents.others = std::move(choice.others);
+  int64_t unnamed_left = kMostUnnamed;
   for (const size_t i : choice.entries) {
-    ArrayReader reader(keys, fmt::format("{}/{}", folder, names[i]), names[i], absent);
+    ArrayReader reader(keys, fmt::format("{}/{}", folder, names[i]), names[i], absent,
+                       &unnamed_left);
     std::optional<TensorInFolder> holding = reader.Read();
     if (!holding) continue;
     contents.tensors[names[i]] = *std::move(holding);
