@@ -300,10 +300,18 @@ KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_qu
          modelopt_fp8, gpt_oss, awq, gptq, finegrained]
 
 
+def config_json(config, places=("own",)):
+    """Returns a config.json with the quantization in these places: its own, and that of its text_config."""
+    inner = {"quantization_config": config}
+    return {"model_type": "none", **(inner if "own" in places else {}),
+            **({"text_config": inner} if "text" in places else {})}
+
+
 @st.composite
 def cases(draw, kind):
     bits = draw(st.sampled_from([Bits, Edges]))(draw(st.integers(0, 1 << 30)))
     state, config, wanted = kind(draw, bits)
+    config = config_json(config, draw(st.sampled_from([["own"], ["text"], ["own", "text"]])))
     return state, config, wanted, draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([1, 2, None]))
 
 
@@ -311,7 +319,7 @@ def write(folder, state, config):
     folder.mkdir()
     stored = {f"model.x.{key}": tensor for key, tensor in state.items()} | {"model.k_scale": torch.ones(1)}
     safetensors_torch.save_file(stored | {"model.norm.weight": torch.ones(3)}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "none", "quantization_config": config}))
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 # Options for a first conversion, in which each rank has some rows or columns.
@@ -422,13 +430,13 @@ def test_random_parts_of_quantized_tensors_are_widened_or_rejected(parts, config
     bits = Bits(seed)
     state = {name: bits.codes(*shape, dtype.itemsize).view(dtype).reshape(shape)
              for name, (dtype, shape) in parts.items()}
-    done, _ = convert(state, config, "--dtype", "bf16")
+    done, _ = convert(state, config_json(config), "--dtype", "bf16")
     assert done.returncode in (0, 2) and "bug" not in done.stderr, done
 
 
 def test_eight_bits_of_bitsandbytes_are_not_rounded_without_their_scales():
     state = {"weight": torch.ones(4, 4, dtype=torch.int8), "SCB": torch.full((4,), 1.1)}
-    config = {"quant_method": "bitsandbytes"}
+    config = config_json({"quant_method": "bitsandbytes"})
     done, _ = convert(state, config, "--dtype", "f8e4m3fn")
     assert done.returncode == 2 and "cannot be widened" in done.stderr, done
 
