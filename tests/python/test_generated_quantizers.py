@@ -18,6 +18,7 @@ FORMS = [("pack-quantized", {"num_bits": bits, "type": "int", "symmetric": symme
     ("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True}, None),
     ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "symmetric": True}, 16),
     ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "symmetric": True}, 32),
+    ("mxfp6-pack-quantized", {"num_bits": 6, "type": "float", "symmetric": True}, 32),
     ("mxfp8-quantized", {"num_bits": 8, "type": "float", "symmetric": True}, 32)]
 
 
