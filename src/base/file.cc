@@ -330,15 +330,17 @@ std::string_view SchemeOf(std::string_view path) {
 void RequireLocal(const std::string& path) {
   const std::string_view scheme = SchemeOf(path);
   if (scheme.empty()) return;
+  const bool is_web = scheme == "http" || scheme == "https";
   throw Usage(fmt::format("`{}` is not a path of a file system, and {}", path,
-                          scheme == "s3" ? "such a URL can only name a folder of tensors: a "
-                                           "checkpoint, an export, or another tool's folder"
-                                         : "shardinit supports only `s3://` stores"),
-              scheme == "file"
-                  ? "leave `file://` out"
-                  : fmt::format("use a local folder, and copy it to or from `{}://` with that "
-                                "store's own tool",
-                                scheme));
+                          scheme == "s3" || scheme == "hf" || is_web
+                              ? "such a URL can only name a folder of tensors: a "
+                                "checkpoint, an export, or another tool's folder"
+                              : "shardinit supports only `s3://` stores"),
+              scheme == "file" ? "leave `file://` out"
+              : is_web         ? "download it, and use the copy"
+                       : fmt::format("use a local folder, and copy it to or from `{}://` with that "
+                                     "store's own tool",
+                                     scheme));
 }
 
 namespace {

@@ -83,11 +83,8 @@ std::string ReadToken(const std::string& file) {
 void RequireSafe(const Request& request, const std::string& origin, const std::string& url) {
   const size_t port = request.host.ends_with(']') ? request.host.npos : request.host.rfind(':');
   const std::string host = request.host.substr(0, port);
-  const bool is_here =
-      host == "localhost" ||
-      (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos) ||
-      host == "[::1]" || host == "169.254.170.2" || host == "169.254.170.23" ||
-      host == "[fd00:ec2::23]";
+  const bool is_here = IsOnThisMachine(request.host) || host == "169.254.170.2" ||
+                       host == "169.254.170.23" || host == "[fd00:ec2::23]";
   if (request.scheme == "https" || is_here) return;
   throw Error(ExitCode::kUsage, fmt::format("{} is {}, which is neither https nor on this machine",
                                             origin, Quote(url)));

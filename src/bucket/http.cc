@@ -13,12 +13,14 @@
 #include <memory>
 #include <new>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/parse_number.h"
+#include "base/random.h"
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
@@ -115,7 +117,27 @@ bool IsHopeless(CURLcode code) {
          code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
 }
 
+constexpr std::chrono::milliseconds kFirstWait{100}, kLongestWait{10'000};
+
 }  // namespace
+
+bool IsOnThisMachine(std::string_view host) {
+  const size_t port = host.ends_with(']') ? host.npos : host.rfind(':');
+  host = host.substr(0, port);
+  return host == "localhost" || host == "[::1]" ||
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos);
+}
+
+void WaitBeforeRetry(int attempt, std::chrono::milliseconds least) {
+  const auto most = std::min(kLongestWait, kFirstWait * (1 << std::min(attempt, 10)));
+  const auto wait = most / 2 + std::chrono::milliseconds(
+                                   RandomBits() % static_cast<uint64_t>(most.count() / 2 + 1));
+  const auto end = std::chrono::steady_clock::now() + std::max(wait, least);
+  while (std::chrono::steady_clock::now() < end) {
+    ThrowIfInterrupted();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
 
 std::string Response::Header(const std::string& name) const {
   const auto it = headers.find(name);
@@ -211,7 +233,8 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
   }
   set(CURLOPT_URL, url.c_str());
   set(CURLOPT_HTTPHEADER, headers.get());
-  set(CURLOPT_PATH_AS_IS, 1L);
+  // The path must be sent as it was signed.
+  if (request.exact_url.empty()) set(CURLOPT_PATH_AS_IS, 1L);
   set(CURLOPT_NOSIGNAL, 1L);
   if (limits.is_direct) set(CURLOPT_NOPROXY, "*");
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -246,6 +269,7 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
   if (code == CURLE_OK) {
     response.status = static_cast<int>(status);
   } else {
+    response.is_too_large = transfer.is_too_large;
     response.is_hopeless = IsHopeless(code) || transfer.is_too_large;
     response.failure =
         transfer.is_too_large

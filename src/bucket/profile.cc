@@ -133,10 +133,26 @@ std::optional<ProfileKeys> FindNamed(const Sections& sections, std::string_view 
   return found;
 }
 
-// Returns the path in a variable, or of a file in the home folder. Expands `~` and `$NAME` as AWS's
-// tools do: files of service managers and containers may contain them.
+// Returns the path in a variable, or of a file in the home folder.
 std::string PathOf(const char* variable, const char* file) {
-  const std::string given = FirstOf({Environment(variable), fmt::format("~/.aws/{}", file)});
+  return ExpandedPath(FirstOf({Environment(variable), fmt::format("~/.aws/{}", file)}));
+}
+
+}  // namespace
+
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+std::string FirstOf(std::initializer_list<std::string> values) {
+  for (const std::string& value : values) {
+    if (!value.empty()) return value;
+  }
+  return {};
+}
+
+std::string ExpandedPath(const std::string& given) {
   std::string path;
   for (size_t i = 0; i < given.size(); ++i) {
     if (i == 0 && given.starts_with("~/")) {
@@ -162,20 +178,6 @@ std::string PathOf(const char* variable, const char* file) {
     }
   }
   return path;
-}
-
-}  // namespace
-
-std::string Environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
-std::string FirstOf(std::initializer_list<std::string> values) {
-  for (const std::string& value : values) {
-    if (!value.empty()) return value;
-  }
-  return {};
 }
 
 bool IsTrue(std::string_view setting) { return Lower(setting) == "true"; }

@@ -14,6 +14,10 @@ std::string Environment(const char* name);
 // Returns the first text that is not empty, or an empty one.
 std::string FirstOf(std::initializer_list<std::string> values);
 
+// Expands `~` and `$NAME` in a path as the tools of AWS and Hugging Face do: files of service
+// managers and containers may contain them.
+std::string ExpandedPath(const std::string& given);
+
 // Returns whether a setting is `true`, in any case.
 bool IsTrue(std::string_view setting);
 

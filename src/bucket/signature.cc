@@ -35,6 +35,7 @@ std::string InUtc(std::time_t time, const char* format) {
 }  // namespace
 
 std::string Request::url() const {
+  if (!exact_url.empty()) return exact_url;
   const std::string sent = CanonicalQuery(*this);
   return fmt::format("{}://{}{}{}{}", scheme, host, UriEncoded(path, true), sent.empty() ? "" : "?",
                      sent);

@@ -20,6 +20,7 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> query = {};  // not encoded
   std::map<std::string, std::string> headers = {};              // by name in lower case
   std::string_view body = {};
+  std::string exact_url = {};  // encoded; replaces scheme, host, path and query unless it is empty
 
   std::string url() const;
 };

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/parse_number.h"
-#include "base/random.h"
 #include "base/text.h"
 #include "bucket/profile.h"
 #include "bucket/xml.h"
@@ -21,7 +18,6 @@ namespace shardinit {
 namespace {
 
 constexpr int kAttempts = 10;
-constexpr std::chrono::milliseconds kFirstWait{100}, kLongestWait{10'000};
 
 constexpr char kIfNoneMatch[] = "if-none-match";
 constexpr std::string_view kMetadata = "x-amz-meta-";
@@ -45,19 +41,6 @@ bool IsPassing(const Response& response) {
   return response.status == 429 || response.status == 408 || response.status >= 500 ||
          code == "SlowDown" || code == "RequestTimeout" || code == "RequestTimeTooSkewed" ||
          code == "InternalError";
-}
-
-// Waits for a random time that doubles with each attempt, so that thousands of processes do not
-// return at once.
-void WaitBefore(int attempt) {
-  const auto most = std::min(kLongestWait, kFirstWait * (1 << std::min(attempt, 10)));
-  const auto wait = most / 2 + std::chrono::milliseconds(
-                                   RandomBits() % static_cast<uint64_t>(most.count() / 2 + 1));
-  const auto end = std::chrono::steady_clock::now() + wait;
-  while (std::chrono::steady_clock::now() < end) {
-    ThrowIfInterrupted();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
 }
 
 void AddMetadata(const Metadata& metadata, Request* request) {
@@ -173,7 +156,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     // A conditional write that meets another one gets this status, and may be retried.
     const bool is_busy = response.status == 409 && request.method == "PUT";
     if (!is_busy && !IsPassing(response)) return response;
-    if (++attempt < attempts) WaitBefore(attempt - 1);
+    if (++attempt < attempts) WaitBeforeRetry(attempt - 1);
   }
   Throw(response, doing);
 }

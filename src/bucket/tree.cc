@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bucket/hub.h"
+#include "bucket/web_folder.h"
 
 namespace shardinit {
 namespace {
@@ -22,6 +24,25 @@ bool IsWithin(const std::string& url, const std::string& folder) {
   return url == folder || url.starts_with(BeginOf(folder));
 }
 
+BucketTree::Parts ListBucket(const BucketUrl& url) {
+  const auto store = std::make_shared<Store>(BucketUrl{url.bucket, ""});
+  BucketTree::Parts parts{store->url().text(), url.prefix, {}, nullptr};
+  parts.read = [store](const std::string& key, const ObjectInfo& object, int64_t offset,
+                       int64_t bytes) { return store->GetRange(key, object.etag, offset, bytes); };
+  store->List(BeginOf(url.prefix), [&](const std::string& key, const ObjectInfo& info) {
+    parts.objects.emplace(key, info);
+    return true;
+  });
+  if (url.prefix.empty() || !parts.objects.empty()) return parts;
+  if (auto info = store->Head(url.prefix)) parts.objects.emplace(url.prefix, *std::move(info));
+  return parts;
+}
+
+BucketTree::Parts List(const std::string& url) {
+  if (IsBucketUrl(url)) return ListBucket(ParseBucketUrl(url));
+  return url.starts_with(kHubScheme) ? ListHub(url) : ListWeb(url);
+}
+
 std::mutex trees_mutex;
 std::vector<std::unique_ptr<BucketTree>> trees;
 
@@ -33,7 +54,7 @@ BucketTree& BucketTree::Of(const std::string& url) {
   for (const auto& tree : trees) {
     if (IsWithin(url, tree->url_)) return *tree;
   }
-  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(ParseBucketUrl(url))));
+  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(List(url))));
   return *trees.back();
 }
 
@@ -42,8 +63,8 @@ std::string BucketTree::Add(Objects objects, ReadRange read) {
   const std::lock_guard lock(trees_mutex);
   // No store allows an underscore at the start of a bucket's name.
   const BucketUrl url{fmt::format("_added-{}", ++added), ""};
-  trees.push_back(
-      std::unique_ptr<BucketTree>(new BucketTree(url, std::move(objects), std::move(read))));
+  trees.push_back(std::unique_ptr<BucketTree>(
+      new BucketTree({url.text(), "", std::move(objects), std::move(read)})));
   return url.text();
 }
 
@@ -52,43 +73,27 @@ void BucketTree::Remove(const std::string& url) {
   std::erase_if(trees, [&](const auto& tree) { return tree->url_ == url; });
 }
 
-BucketTree::BucketTree(const BucketUrl& url, Objects objects, ReadRange read)
-    : bucket_(BucketUrl{url.bucket, ""}.text()),
-      url_(url.text()),
-      root_(url.prefix),
-      objects_(std::move(objects)),
-      read_(std::move(read)) {}
-
-BucketTree::BucketTree(const BucketUrl& url) : BucketTree(url, {}, nullptr) {
-  const auto store = std::make_shared<Store>(BucketUrl{url.bucket, ""});
-  read_ = [store](const std::string& key, const ObjectInfo& object, int64_t offset, int64_t bytes) {
-    return store->GetRange(key, object.etag, offset, bytes);
-  };
-  store->List(BeginOf(root_), [&](const std::string& key, const ObjectInfo& info) {
-    objects_.emplace(key, info);
-    return true;
-  });
-  if (root_.empty() || !objects_.empty()) return;
-  if (auto info = store->Head(root_)) objects_.emplace(root_, *std::move(info));
-}
+BucketTree::BucketTree(Parts parts)
+    : parts_(std::move(parts)),
+      url_(parts_.root.empty() ? parts_.base : parts_.base + "/" + parts_.root) {}
 
 std::string BucketTree::KeyOf(std::string_view url) const {
-  Check(url.starts_with(bucket_), "a URL is of the bucket of its tree");
-  url.remove_prefix(bucket_.size());
+  Check(url.starts_with(parts_.base), "a URL is of the place of its tree");
+  url.remove_prefix(parts_.base.size());
   while (url.starts_with('/')) url.remove_prefix(1);
   while (url.ends_with('/')) url.remove_suffix(1);
   return std::string(url);
 }
 
 const ObjectInfo* BucketTree::Find(std::string_view url) const {
-  const auto found = objects_.find(KeyOf(url));
-  return found == objects_.end() ? nullptr : &found->second;
+  const auto found = parts_.objects.find(KeyOf(url));
+  return found == parts_.objects.end() ? nullptr : &found->second;
 }
 
 bool BucketTree::IsFolder(std::string_view url) const {
   const std::string begin = BeginOf(KeyOf(url));
-  const auto first = objects_.lower_bound(begin);
-  return first != objects_.end() && first->first.starts_with(begin);
+  const auto first = parts_.objects.lower_bound(begin);
+  return first != parts_.objects.end() && first->first.starts_with(begin);
 }
 
 void BucketTree::Walk(
@@ -100,8 +105,8 @@ void BucketTree::Walk(
 void BucketTree::WalkBelow(
     const std::string& folder, const std::string& prefix,
     const std::function<bool(const std::string& name, bool is_folder)>& visit) const {
-  auto next = objects_.lower_bound(folder);
-  while (next != objects_.end() && next->first.starts_with(folder)) {
+  auto next = parts_.objects.lower_bound(folder);
+  while (next != parts_.objects.end() && next->first.starts_with(folder)) {
     const std::string name = next->first.substr(folder.size());
     const size_t slash = name.find('/');
     if (slash == name.npos) {
@@ -114,13 +119,13 @@ void BucketTree::WalkBelow(
     if (IsName(inner) && visit(prefix + inner, true)) {
       WalkBelow(folder + inner + "/", prefix + inner + "/", visit);
     }
-    next = objects_.lower_bound(folder + inner + static_cast<char>('/' + 1));
+    next = parts_.objects.lower_bound(folder + inner + static_cast<char>('/' + 1));
   }
 }
 
 std::string BucketTree::Read(std::string_view url, int64_t offset, int64_t bytes) {
   const std::string key = KeyOf(url);
-  return read_(key, objects_.at(key), offset, bytes);
+  return parts_.read(key, parts_.objects.at(key), offset, bytes);
 }
 
 }  // namespace shardinit

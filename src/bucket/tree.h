@@ -1,4 +1,4 @@
-// Lists the objects below a URL once, to read them.
+// Lists the objects or files below a URL once, to read them.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,14 @@ class BucketTree {
   // Returns these bytes of an object. Throws Error (kWorld).
   using ReadRange = std::function<std::string(const std::string& key, const ObjectInfo& object,
                                               int64_t offset, int64_t bytes)>;
+
+  // The objects of a URL of the tree begin with `base`, then `/` and their keys.
+  struct Parts {
+    std::string base;
+    std::string root;  // the key of the tree; empty: all keys
+    Objects objects;
+    ReadRange read;
+  };
 
   // Returns the tree of a URL, or an earlier one of a parent folder. It is listed once and kept
   // until the process ends. So nobody reads a replaced object, or parts of one from before and
@@ -39,17 +47,13 @@ class BucketTree {
   std::string Read(std::string_view url, int64_t offset, int64_t bytes);
 
  private:
-  explicit BucketTree(const BucketUrl& url);
-  BucketTree(const BucketUrl& url, Objects objects, ReadRange read);
+  explicit BucketTree(Parts parts);
   std::string KeyOf(std::string_view url) const;
   void WalkBelow(const std::string& folder, const std::string& prefix,
                  const std::function<bool(const std::string& name, bool is_folder)>& visit) const;
 
-  const std::string bucket_;  // URL of the whole bucket
+  const Parts parts_;
   const std::string url_;
-  const std::string root_;  // the key of the tree; empty: the whole bucket
-  Objects objects_;
-  ReadRange read_;
 };
 
 }  // namespace shardinit

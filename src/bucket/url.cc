@@ -38,6 +38,17 @@ std::string HostIn(std::string host, std::string_view region, std::string_view o
 
 bool IsBucketUrl(std::string_view path) { return path.starts_with(kBucketScheme); }
 
+bool IsUrl(std::string_view path) {
+  return IsBucketUrl(path) || path.starts_with(kHubScheme) || path.starts_with("https://") ||
+         path.starts_with("http://");
+}
+
+std::string NormalUrl(std::string url) {
+  if (IsBucketUrl(url)) return ParseBucketUrl(url).text();
+  while (url.ends_with('/') && !url.ends_with("://")) url.pop_back();
+  return url;
+}
+
 BucketUrl ParseBucketUrl(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     return Error(ExitCode::kUsage,

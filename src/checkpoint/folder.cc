@@ -42,7 +42,7 @@ const FormatReader* ReaderOfFile(const std::string& path) {
                                     [&](std::string_view end) { return path.ends_with(end); });
   if (is_torch) return &kTorchReader;
   const FileKind* kind = nullptr;
-  if (!IsBucketUrl(path)) {
+  if (!IsUrl(path)) {
     kind = KindOfPath(path);
   } else if (InputSize(path) > 0) {
     std::string begin(static_cast<size_t>(std::min<int64_t>(InputSize(path), 4096)), '\0');
@@ -275,7 +275,7 @@ std::string ConfigIn(const std::string& folder) {
 std::optional<ConfigFile> FindConfigIn(const std::string& folder) {
   const std::string path = folder + "/config.json";
   if (IsInputFolder(folder) && InputExists(path)) {
-    if (!IsBucketUrl(folder)) return ConfigFile{path};
+    if (!IsUrl(folder)) return ConfigFile{path};
     return ConfigFile{path, ReadInput(path, kConfigLimit)};
   }
   std::string recorded = ConfigIn(folder);
@@ -284,7 +284,7 @@ std::optional<ConfigFile> FindConfigIn(const std::string& folder) {
 }
 
 bool MayHoldTensors(const std::string& path) {
-  return IsBucketUrl(path) ||
+  return IsUrl(path) ||
          (path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path))));
 }
 
@@ -304,10 +304,10 @@ Contents ReadAnyFormat(const std::string& given, const std::string& part,
       RequireAllRanks(path, contents);
       return contents;
     }
-    if (IsBucketUrl(path)) ThrowNone(path);
+    if (IsUrl(path)) ThrowNone(path);
     if (const auto wrong = WrongKind(path, "the folder of a checkpoint or an export")) throw *wrong;
   }
-  if (!IsBucketUrl(path)) RequireFolder(path);
+  if (!IsUrl(path)) RequireFolder(path);
   RefuseKnown(path);
   std::optional<Contents> contents;
   for (const FormatReader* candidate : FormatReaders()) {
@@ -345,7 +345,7 @@ Contents ReadForeign(const std::string& path, const std::string& part,
 }
 
 TensorFolder::TensorFolder(const std::string& path, const std::string& part, Record record)
-    : path_(IsBucketUrl(path) ? ParseBucketUrl(path).text() : path), place_(path_), part_(part) {
+    : path_(IsUrl(path) ? NormalUrl(path) : path), place_(path_), part_(part) {
   if (IsInputFolder(path_) && InputExists(path_ + "/" + kPlanName)) {
     if (!part.empty()) {
       throw Error(ExitCode::kUsage, fmt::format("`{}` is a checkpoint, which has no parts", path_),

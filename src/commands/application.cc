@@ -200,7 +200,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   // Otherwise the URL of another kind of store would name a local folder such as `s3:`.
   for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
     for (const std::string& value : option->results()) {
-      if (!MayBeUrl(*option) || !IsBucketUrl(value)) RequireLocal(value);
+      RequireKnownPlace(*option, value);
     }
   }
   return application->run();

@@ -85,7 +85,7 @@ void ExportingOptions::AddTo(CLI::App& app, bool may_be_own) {
   AddText(app, "--to", "FORMAT", &format,
           fmt::format("Format: {}", fmt::join(NamesOfFormats(has_own), ", ")))
       ->required();
-  TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder to create"))->required();
+  TakesBucket(AddText(app, "-o,--output", "DIR", &folder, "Folder to create"))->required();
 }
 
 void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {

@@ -14,7 +14,7 @@ namespace {
 
 struct FinalizeOptions {
   explicit FinalizeOptions(CLI::App& app) {
-    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
+    TakesBucket(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_flag("--detached", detached, "The ranks' files are elsewhere: check receipts only");
     AddIndex(app, &index);
     AddJson(app, &json);

@@ -17,7 +17,8 @@ struct GenOptions {
   explicit GenOptions(CLI::App& app) {
     spec.AddTo(app);
     spec.AddLayoutTo(app);
-    TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder of the checkpoint"))->required();
+    TakesBucket(AddText(app, "-o,--output", "DIR", &folder, "Folder of the checkpoint"))
+        ->required();
     AddRanks(app, &ranks);
     spec.AddReplicasTo(app);
     AddIndex(app, &index);

@@ -4,8 +4,10 @@
 #include "base/result_file.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "formats/input.h"
 #include "report/text.h"
 #include "spec/include.h"
 #include "spec/write.h"
@@ -15,7 +17,8 @@ namespace {
 
 struct ImportOptions {
   explicit ImportOptions(CLI::App& app) {
-    app.add_option("CONFIG", config, "A config.json or its folder, or `-` for standard input")
+    TakesUrl(
+        app.add_option("CONFIG", config, "A config.json or its folder, or `-` for standard input"))
         ->required();
     AddText(app, "-o,--output", "FILE", &output, "The spec; default: standard output");
     AddForce(app, &force);
@@ -30,11 +33,13 @@ constexpr std::string_view kHeading = "# shardinit import ";
 void RunImport(const ImportOptions& options) {
   NodeStore store;
   Diagnostics diagnostics;
-  const std::string config = options.config != "-" && IsFolder(options.config)
+  const std::string config = options.config != "-" && IsInputFolder(options.config)
                                  ? options.config + "/config.json"
                                  : options.config;
+  std::optional<std::string> text_of_url;
+  if (IsUrl(config)) text_of_url = ReadInput(config, kLargestYaml);
   FieldDefaults defaults;
-  const Node* spec = LoadConfigJson(config, store, diagnostics, defaults);
+  const Node* spec = LoadConfigJson(config, text_of_url, store, diagnostics, defaults);
   diagnostics.ThrowIfErrors();
   Check(spec != nullptr, "a config.json without a mistake is a spec");
   const bool printed = options.output == "-";

@@ -326,8 +326,8 @@ JobsOptions::JobsOptions(CLI::App& app) : app(app) {
   spec.AddTo(app, "Model spec or config.json");
   spec.AddLayoutTo(app);
   spec.AddReplicasTo(app);
-  TakesUrl(AddText(app, "-o,--output", "DIR", &folder,
-                   "Folder of the checkpoint, or its URL; object-store: REMOTE:PATH of rclone"))
+  TakesBucket(AddText(app, "-o,--output", "DIR", &folder,
+                      "Folder of the checkpoint, or its URL; object-store: REMOTE:PATH of rclone"))
       ->required();
   app.add_option("--nodes", nodes, "Parts, each on its own node; default 1, batch: 2")
       ->type_name("N")

@@ -28,8 +28,8 @@
 namespace shardinit {
 namespace {
 
-// The name of the validator that marks options that accept URLs.
-constexpr char kUrlValidator[] = "url";
+// The names of the validators that mark options that accept URLs.
+constexpr char kUrlValidator[] = "url", kBucketValidator[] = "bucket";
 
 // Removes a decimal number from the front of `*text`.
 bool TakeNumber(std::string_view* text, int64_t* number) {
@@ -430,24 +430,43 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
-CLI::Option* TakesUrl(CLI::Option* option) {
+namespace {
+
+CLI::Option* AddUrlValidator(CLI::Option* option, const char* name) {
   // `s3://bucket/x/` means the folder `s3://bucket/x`; a path may also end in `/`.
   const auto without_end = [](std::string& text) {
-    while (IsBucketUrl(text) && text.size() > kBucketScheme.size() && text.ends_with('/')) {
-      text.pop_back();
-    }
+    while (IsUrl(text) && text.ends_with('/') && !text.ends_with("://")) text.pop_back();
     return std::string();
   };
-  return option->transform(CLI::Validator(without_end, "", kUrlValidator));
+  return option->transform(CLI::Validator(without_end, "", name));
 }
 
-bool MayBeUrl(const CLI::Option& option) {
+bool HasValidator(const CLI::Option& option, const char* name) {
   try {
     // CLI11 requires a mutable option, but does not change it.
-    return const_cast<CLI::Option&>(option).get_validator(kUrlValidator) != nullptr;
+    return const_cast<CLI::Option&>(option).get_validator(name) != nullptr;
   } catch (const CLI::OptionNotFound&) {
     return false;
   }
+}
+
+}  // namespace
+
+CLI::Option* TakesUrl(CLI::Option* option) { return AddUrlValidator(option, kUrlValidator); }
+CLI::Option* TakesBucket(CLI::Option* option) { return AddUrlValidator(option, kBucketValidator); }
+
+void RequireKnownPlace(const CLI::Option& option, const std::string& value) {
+  const bool takes_bucket = HasValidator(option, kBucketValidator);
+  if (takes_bucket && IsBucketUrl(value)) return;
+  if (IsUrl(value) && HasValidator(option, kUrlValidator)) return;
+  if (takes_bucket && IsUrl(value)) {
+    throw Usage(
+        fmt::format("`{}` is not a local folder or a bucket, and other URLs can only be read "
+                    "as tensors",
+                    Escape(value)),
+        "use a local folder, and copy it with the server's own tool");
+  }
+  RequireLocal(value);
 }
 
 void RequireFolderName(const std::string& folder) {
@@ -473,7 +492,7 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint, bo
     const auto begin_of = [](const std::string& url) { return ParseBucketUrl(url).UrlOf(""); };
     if (begin_of(folder).starts_with(begin_of(checkpoint))) throw refuse();
   }
-  if (IsBucketUrl(folder) || IsBucketUrl(checkpoint)) return;
+  if (IsUrl(folder) || IsUrl(checkpoint)) return;
   // The code that reads or creates a path reports a missing one.
   const auto canonical = [](const std::string& name, auto function) {
     std::error_code error;

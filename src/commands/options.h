@@ -136,9 +136,12 @@ std::string NotEmpty(const std::string& value);
 std::function<std::string(const std::string&)> WholeNumber(int64_t least, int64_t most,
                                                            std::string_view what);
 
-// Lets an option or argument accept the URL of a folder in a bucket, as well as a path.
+// Let an option or argument accept a URL as well as a path: any URL to read, or the URL of a folder
+// in a bucket, which can also be written.
 CLI::Option* TakesUrl(CLI::Option* option);
-bool MayBeUrl(const CLI::Option& option);
+CLI::Option* TakesBucket(CLI::Option* option);
+// Throws Error (kUsage) if the value is a URL that the option does not accept.
+void RequireKnownPlace(const CLI::Option& option, const std::string& value);
 
 // Adds an option whose value is a non-empty text, or a list of them. `type` is the name of the
 // value in the help.

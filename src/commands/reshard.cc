@@ -17,7 +17,7 @@ namespace {
 struct ReshardOptions {
   explicit ReshardOptions(CLI::App& app) {
     TakesUrl(app.add_option("DIR", from, "Folder of the checkpoint"))->required();
-    TakesUrl(AddText(app, "-o,--output", "DIR2", &folder, "Folder to create"))->required();
+    TakesBucket(AddText(app, "-o,--output", "DIR2", &folder, "Folder to create"))->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Spec of the same model, with the new mesh, sharding and layout");
     spec.AddOverridesTo(app);

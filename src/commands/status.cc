@@ -38,7 +38,7 @@ std::string IsSeconds(const std::string& text) {
 
 struct StatusOptions {
   explicit StatusOptions(CLI::App& app) {
-    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
+    TakesBucket(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_option("--missing-parts", parts,
                    "Only print which of N parts (of `gen --part`) lack a rank")
         ->type_name("N");

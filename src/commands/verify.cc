@@ -26,7 +26,7 @@ namespace {
 
 struct VerifyOptions {
   explicit VerifyOptions(CLI::App& app) {
-    TakesUrl(
+    TakesBucket(
         app.add_option("DIR", folder,
                        "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
                        "DCP files or "

@@ -19,7 +19,7 @@ constexpr int64_t kMostAtOnce = 16 << 20;  // the most bytes that one request as
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  if (!IsBucketUrl(path_)) {
+  if (!IsUrl(path_)) {
     fd_ = OpenToRead(path_);
     return;
   }
@@ -63,23 +63,23 @@ void InputFile::Read(int64_t offset, int64_t bytes, void* out) const {
 }
 
 bool InputExists(const std::string& path) {
-  if (!IsBucketUrl(path)) return Exists(path);
+  if (!IsUrl(path)) return Exists(path);
   const BucketTree& tree = BucketTree::Of(path);
   return tree.Find(path) != nullptr || tree.IsFolder(path);
 }
 
 bool IsInputFolder(const std::string& path) {
-  return IsBucketUrl(path) ? BucketTree::Of(path).IsFolder(path) : IsFolder(path);
+  return IsUrl(path) ? BucketTree::Of(path).IsFolder(path) : IsFolder(path);
 }
 
 int64_t InputSize(const std::string& path) {
-  if (!IsBucketUrl(path)) return FileSize(path);
+  if (!IsUrl(path)) return FileSize(path);
   const ObjectInfo* const object = BucketTree::Of(path).Find(path);
   return object == nullptr ? -1 : object->size;
 }
 
 std::string ReadInput(const std::string& path, size_t limit) {
-  if (!IsBucketUrl(path)) return ReadFile(path, limit);
+  if (!IsUrl(path)) return ReadFile(path, limit);
   const InputFile file(path);
   if (static_cast<uint64_t>(file.size()) > limit) ThrowTooLarge(path, limit);
   std::string text(static_cast<size_t>(file.size()), '\0');
@@ -95,7 +95,7 @@ bool ReadInputIfExists(const std::string& path, size_t limit, std::string* text)
 
 void WalkInput(const std::string& folder,
                const std::function<bool(const std::string& name, NameKind kind)>& visit) {
-  if (!IsBucketUrl(folder)) return Walk(folder, visit);
+  if (!IsUrl(folder)) return Walk(folder, visit);
   BucketTree::Of(folder).Walk(folder, [&](const std::string& name, bool is_folder) {
     return visit(name, is_folder ? NameKind::kFolder : NameKind::kFile);
   });

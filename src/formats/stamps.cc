@@ -42,7 +42,7 @@ Digest IdentifyObjects(const std::string& url) {
 
 }  // namespace
 
-InputStamps::InputStamps(const std::string& path) : path_(path), is_remote_(IsBucketUrl(path)) {
+InputStamps::InputStamps(const std::string& path) : path_(path), is_remote_(IsUrl(path)) {
   if (!is_remote_) StatFiles(path, &files_);
 }
 

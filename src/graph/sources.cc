@@ -28,7 +28,7 @@ std::string Resolved(const Located<std::string>& path) {
 
 // Returns where the tensors of a source are: a path relative to the current folder, or a URL.
 std::string PlaceOfSource(const Located<std::string>& path) {
-  return IsBucketUrl(path.value) ? path.value : Resolved(path);
+  return IsUrl(path.value) ? path.value : Resolved(path);
 }
 
 // Returns a hint for a mismatched shape or number: the variables that the spec's value depends on.
@@ -133,7 +133,7 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
         fmt::format("{}:{}:{}", digest->span.source->name, digest->span.line, digest->span.column);
   }
   try {
-    if (!IsBucketUrl(path->value)) RequireLocal(path->value);
+    if (!IsUrl(path->value)) RequireLocal(path->value);
     std::shared_ptr<const SourceFolder> folder = open_(request);
     if (const std::string warning = folder->warning(); !warning.empty()) {
       diagnostics.Warning(path->span, Escape(warning), "");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "bucket/url.h"
 #include "place/bucket_place.h"
 #include "place/folder_place.h"
@@ -12,6 +13,13 @@ namespace shardinit {
 
 std::unique_ptr<Place> Place::At(const std::string& path) {
   if (IsBucketUrl(path)) return std::make_unique<BucketPlace>(path);
+  if (IsUrl(path)) {
+    throw Usage(
+        fmt::format("`{}` has a checkpoint of shardinit, which is only read from folders and "
+                    "buckets",
+                    path),
+        "download it, and use the copy");
+  }
   return std::make_unique<FolderPlace>(path);
 }
 

@@ -218,11 +218,14 @@ class Loader {
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
 
   // Loads a config.json without the family's file that it includes.
-  const Node* LoadConfig(const std::string& path, FieldDefaults& defaults) {
+  const Node* LoadConfig(const std::string& path, const std::optional<std::string>& text,
+                         FieldDefaults& defaults) {
     const bool is_input = path == "-";
-    const Source& source = AddSource(
-        is_input ? "<stdin>" : path,
-        is_input ? ReadFile(path, kLargestYaml) : ReadMain(path, kConfigKind.name), diagnostics_);
+    const Source& source = AddSource(is_input ? "<stdin>" : path,
+                                     text       ? *text
+                                     : is_input ? ReadFile(path, kLargestYaml)
+                                                : ReadMain(path, kConfigKind.name),
+                                     diagnostics_);
     const FileKind* kind = KindOfText(path, source.text);
     if (kind == &kSpecKind) {
       return diagnostics_.Error({&source, 0, 0, 0}, "this is a spec already",
@@ -438,9 +441,9 @@ const Node* LoadTree(const std::string& path, const std::optional<std::string>& 
   return Loader(store, diagnostics).LoadMain(path, text);
 }
 
-const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics,
-                           FieldDefaults& defaults) {
-  return Loader(store, diagnostics).LoadConfig(path, defaults);
+const Node* LoadConfigJson(const std::string& path, const std::optional<std::string>& text,
+                           NodeStore& store, Diagnostics& diagnostics, FieldDefaults& defaults) {
+  return Loader(store, diagnostics).LoadConfig(path, text, defaults);
 }
 
 }  // namespace shardinit

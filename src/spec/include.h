@@ -27,11 +27,12 @@ namespace shardinit {
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics);
 
-// Converts a config.json to a spec as a user would write it, without the content of its include.
+// Converts a config.json, or `text` if it is given, to a spec as a user would write it, without the
+// content of its include.
 // Reports an error and returns null if the file cannot be converted. Throws Error if it cannot be
 // read. Stores the fields that the file lacks in `defaults`.
-const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics,
-                           FieldDefaults& defaults);
+const Node* LoadConfigJson(const std::string& path, const std::optional<std::string>& text,
+                           NodeStore& store, Diagnostics& diagnostics, FieldDefaults& defaults);
 
 // Replaces the file names in `value` by the trees of these files. `value` is a word, such as the
 // value of `sharding`, or a list of words. A file name has a dot or a slash and is relative to

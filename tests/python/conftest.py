@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from hub_server import hub  # noqa: F401
 from object_store import object_store, object_store_server  # noqa: F401
 from support import BINARY
 
