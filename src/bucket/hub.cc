@@ -23,8 +23,8 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kPageLimit = 16 << 20, kListLimit = 256 << 20;  // bytes of JSON
-constexpr uint64_t kMostBytes = uint64_t{1} << 60;               // of a file
+constexpr size_t kPageLimit = 4 << 20, kListLimit = 64 << 20;  // bytes of JSON
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;             // of a file
 
 struct HubUrl {
   std::string model;  // `ORG/MODEL`
@@ -231,7 +231,7 @@ BucketTree::Objects HubModel::List() {
   size_t bytes = 0;
   const std::string revision = UriEncoded(url_.revision);
   const nlohmann::json found =
-      GetJson(fmt::format("{}/revision/{}", api_, revision), &next, &bytes);
+      GetJson(fmt::format("{}/revision/{}?expand=sha", api_, revision), &next, &bytes);
   commit_ = TextIn(found, "sha");
   const auto refuse = [&](const std::string& why) {
     return Error(ExitCode::kRefused, fmt::format("cannot list `{}`: {}", url_.text, why),

@@ -105,7 +105,9 @@ WebAnswer Web::Follow(const std::string& url, const std::string& doing, size_t l
     const std::string server = OriginOf(answer.url);
     // A server that was reached through another one may not get the token either.
     is_home = is_home && server == origin_;
-    Request request{.method = "GET", .exact_url = answer.url};
+    // Some servers reject requests without a name of the program.
+    Request request{
+        .method = "GET", .headers = {{"user-agent", "shardinit"}}, .exact_url = answer.url};
     if (!range.empty()) request.headers["range"] = range;
     if (is_home && !token_.empty()) request.headers["authorization"] = "Bearer " + token_;
     const bool is_direct = IsOnThisMachine(server.substr(server.find("://") + 3));
@@ -113,7 +115,7 @@ WebAnswer Web::Follow(const std::string& url, const std::string& doing, size_t l
         http_.Send(request, {.body = std::max(limit, kLeastLimit), .is_direct = is_direct});
     if (is_home) {
       answer.home.status = answer.response.status;
-      answer.home.headers = answer.response.headers;
+      for (const auto& [name, value] : answer.response.headers) answer.home.headers[name] = value;
     }
     const std::string target = answer.response.Header("location");
     if (answer.response.status / 100 != 3 || target.empty()) return answer;

@@ -14,8 +14,8 @@ namespace shardinit {
 
 struct WebAnswer {
   Response response = {};
-  Response home = {};    // the last response from the server that was asked first; without its body
-  std::string url = {};  // of `response`
+  Response home = {};     // status and headers from the server that was asked first
+  std::string url = {};   // of `response`
   int64_t file_size = 0;  // of GetRange() with status 206
 
   bool is_range() const { return response.status == 206; }

@@ -18,6 +18,7 @@
 #include "bucket/credentials.h"
 #include "bucket/signature.h"
 #include "bucket/url.h"
+#include "bucket/web.h"
 #include "bucket/xml.h"
 #include "checkpoint/file_tasks.h"
 #include "place/object_writer.h"
@@ -190,6 +191,55 @@ TEST(BucketUrl, ParsesBucketUrlsAndRejectsOthers) {
     EXPECT_THROW(ParseBucketUrl(wrong), Error) << wrong;
   }
   EXPECT_TRUE(IsBucketUrl("s3://x") && !IsBucketUrl("./s3://x") && !IsBucketUrl("gs://x"));
+}
+
+TEST(IsUrl, OnlyBucketsCanBeWritten) {
+  for (const char* url : {"s3://x", "hf://a/b", "https://x", "http://x"}) EXPECT_TRUE(IsUrl(url));
+  for (const char* path : {"gs://x", "./hf://a/b", "hf:/a", "x/https://", ""}) {
+    EXPECT_FALSE(IsUrl(path)) << path;
+  }
+  EXPECT_FALSE(IsBucketUrl("hf://a/b"));
+  EXPECT_EQ(NormalUrl("hf://a/b//"), "hf://a/b");
+  EXPECT_EQ(NormalUrl("https://"), "https://");
+}
+
+TEST(ResolvedUrl, ReferencesAreResolvedAsInRfc3986) {
+  const std::string url = "https://host:1/a/b?c=/d";
+  EXPECT_EQ(ResolvedUrl(url, "x"), "https://host:1/a/x");
+  EXPECT_EQ(ResolvedUrl(url, "/x?y=http://z"), "https://host:1/x?y=http://z");
+  EXPECT_EQ(ResolvedUrl(url, "//other/x"), "https://other/x");
+  EXPECT_EQ(ResolvedUrl(url, "http://other/x"), "http://other/x");
+  EXPECT_EQ(ResolvedUrl("https://host", "x"), "https://host/x");
+}
+
+TEST(OriginOf, OriginsHaveHostAndPort) {
+  EXPECT_EQ(OriginOf("https://host:1/a"), "https://host:1");
+  EXPECT_EQ(OriginOf("https://host?x"), "https://host");
+  EXPECT_EQ(OriginOf("https://"), "https://");
+  EXPECT_EQ(OriginOf("x"), "x");
+}
+
+TEST(RequireWebUrl, RejectsUrlsThatClientsReadDifferently) {
+  for (const char* url : {"https://host", "https://host:1/x%20y", "http://localhost:1/x",
+                          "http://127.0.0.1/x", "http://[::1]:1/x"}) {
+    EXPECT_NO_THROW(RequireWebUrl(url, "it")) << url;
+  }
+  for (const char* url :
+       {"http://host/x", "http://localhost.host/x", "http://127.0.0.1.host/x", "https://",
+        "https:///x", "https://a@b/x", "https://a\\@b/x", "https://a b/x", "https://a/\n",
+        "ftp://a/x", "HTTPS://a/x", "http://a@localhost/x", "http://127.0.0.1:1@host/x", "x", ""}) {
+    EXPECT_THROW(RequireWebUrl(url, "it"), Error) << url;
+  }
+}
+
+TEST(RequireSafeName, RejectsNamesThatLeadOutOfAFolder) {
+  for (const char* name : {"x", "a/b", "..x", "x..", "a/.b", "\u00fc", "a b", "100%"}) {
+    EXPECT_NO_THROW(RequireSafeName(name, "it")) << name;
+  }
+  for (const char* name : {"", "/", "/x", "x/", "..", "a/..", "../a", "a/../b", ".", "a/./b",
+                           "a//b", "a\n", "\x1b", "\xff", "\u202e"}) {
+    EXPECT_THROW(RequireSafeName(name, "it"), Error) << name;
+  }
 }
 
 TEST(BucketUrl, BucketUrlsHaveLimits) {
