@@ -31,7 +31,8 @@ constexpr char kSafetensors[] = "safetensors";
 
 struct ConvertOptions {
   explicit ConvertOptions(CLI::App& app) {
-    TakesUrl(app.add_option("DIR", from, "Folder or file with tensors, in any supported format"))
+    TakesUrl(app.add_option("DIR", from,
+                            "Folder or file with tensors, in any supported format, or its URL"))
         ->required();
     exporting.AddTo(app, true);
     AddPartOfFile(app, &part);

@@ -18,7 +18,8 @@ namespace {
 struct ImportOptions {
   explicit ImportOptions(CLI::App& app) {
     TakesUrl(
-        app.add_option("CONFIG", config, "A config.json or its folder, or `-` for standard input"))
+        app.add_option("CONFIG", config,
+                       "A config.json, its folder or the URL of either, or `-` for standard input"))
         ->required();
     AddText(app, "-o,--output", "FILE", &output, "The spec; default: standard output");
     AddForce(app, &force);

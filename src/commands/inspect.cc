@@ -23,8 +23,8 @@ using nlohmann::json;
 struct InspectOptions {
   explicit InspectOptions(CLI::App& app) {
     TakesUrl(app.add_option("PATH", path,
-                            "Folder or file with tensors, in any supported format; or an HDF5 file "
-                            "of a checkpoint"))
+                            "Folder or file with tensors, in any supported format, or its URL; or "
+                            "an HDF5 file of a checkpoint"))
         ->required();
     AddOnly(app, &only);
     AddPartOfFile(app, &part);

@@ -305,6 +305,16 @@ def test_checkpoints_on_the_hub_are_refused(model, tmp_path):
         refused(model, 2, "has a checkpoint of shardinit", words[0], "hf://org/made", *words[1:], folder=tmp_path)
 
 
+def test_hdf5_files_are_only_read_from_disk(model, folders, tmp_path):
+    run_ok("gen", "spec.yaml", "-o", "made", cwd=tmp_path)
+    (tmp_path / "h5").mkdir()
+    shutil.copy(tmp_path / "made/ranks/rank-00000.h5", tmp_path / "h5/weights.h5")
+    model.put("org/h5", tmp_path / "h5")
+    for url in ("hf://org/h5", "hf://org/h5/weights.h5"):
+        for command in ("digest", "inspect"):
+            refused(model, 2, "is not a checkpoint and contains no safetensors files", command, url)
+
+
 def test_specs_and_import_read_models(model, folders, tmp_path):
     (tmp_path / "config.json").write_text(
         '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, '
