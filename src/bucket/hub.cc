@@ -32,19 +32,7 @@ struct HubUrl {
   std::string text;  // without the path of a file
 };
 
-bool IsRepositoryName(std::string_view text) {
-  return !text.empty() && text.size() <= 96 && text[0] != '.' &&
-         std::ranges::all_of(text, [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '-' || c == '_';
-         });
-}
-
 HubUrl ParseHubUrl(const std::string& url) {
-  const auto refuse = [&](const char* why) {
-    return Usage(fmt::format("`{}` does not name a model on the Hub: {}", Escape(url), why),
-                 "write `hf://ORG/MODEL` or `hf://ORG/MODEL@REVISION`");
-  };
   std::string_view rest = std::string_view(url).substr(kHubScheme.size());
   const auto take_until = [&rest](std::string_view ends) {
     const std::string part(rest.substr(0, rest.find_first_of(ends)));
@@ -57,14 +45,7 @@ HubUrl ParseHubUrl(const std::string& url) {
     return true;
   };
   HubUrl parsed;
-  const std::string owner = take_until("/@");
-  for (const char* other : {"datasets", "spaces", "buckets", "kernels"}) {
-    if (owner == other) throw refuse("only models are read");
-  }
-  const std::string name = take('/') ? take_until("/@") : "";
-  if (!IsRepositoryName(owner) || !IsRepositoryName(name)) {
-    throw refuse("a name has two parts, as in `ORG/MODEL`");
-  }
+  const std::string owner = take_until("/@"), name = take('/') ? take_until("/@") : "";
   parsed.model = owner + "/" + name;
   if (take('@')) {
     // Clients of the Hub also accept the slashes of these revisions.
@@ -74,14 +55,19 @@ HubUrl ParseHubUrl(const std::string& url) {
       parsed.revision += "/" + take_until("/");
     }
     for (const char* slash : {"%2F", "%2f"}) {
-      for (size_t at; (at = parsed.revision.find(slash)) != url.npos;) {
+      for (size_t at; (at = parsed.revision.find(slash)) != parsed.revision.npos;) {
         parsed.revision.replace(at, 3, "/");
       }
     }
   }
-  if (parsed.revision.empty()) throw refuse("its revision is empty");
   parsed.text = url.substr(0, url.size() - rest.size());
-  return parsed;
+  if (!owner.empty() && !name.empty() && !parsed.revision.empty() && owner != "datasets" &&
+      owner != "spaces") {
+    RequireSafeName(parsed.model + "/" + parsed.revision, "the URL");
+    return parsed;
+  }
+  throw Usage(fmt::format("`{}` does not name a model on the Hub", Escape(url)),
+              "write `hf://ORG/MODEL` or `hf://ORG/MODEL@REVISION`");
 }
 
 // Returns whether a variable of the Hub's client is set to a true value.
@@ -151,7 +137,7 @@ class HubModel {
   explicit HubModel(const HubUrl& url, const std::string& endpoint)
       : url_(url),
         endpoint_(endpoint),
-        api_(fmt::format("{}/api/models/{}", endpoint, url.model)),
+        api_(fmt::format("{}/api/models/{}", endpoint, UriEncoded(url.model, true))),
         web_(endpoint, FindHubToken()) {}
 
   BucketTree::Objects List();
@@ -161,8 +147,7 @@ class HubModel {
   nlohmann::json GetJson(const std::string& url, std::string* next, size_t* bytes);
   void Add(const nlohmann::json& entry, BucketTree::Objects* objects) const;
   [[noreturn]] void Throw(const WebAnswer& answer, const std::string& doing);
-  void RequireSame(const WebAnswer& answer, const std::string& key, const ObjectInfo& object,
-                   const std::string& doing);
+  void RequireSame(const WebAnswer& answer, const std::string& key, const ObjectInfo& object);
 
   const HubUrl url_;
   const std::string endpoint_, api_;
@@ -177,24 +162,15 @@ void HubModel::Throw(const WebAnswer& answer, const std::string& doing) {
   const Response& response = answer.response;
   if (OriginOf(answer.url) != OriginOf(endpoint_)) throw web_.Failure(response, doing);
   const std::string code = response.Header("x-error-code");
-  const std::string token_hint = web_.has_token() ? "set HF_TOKEN to a token that may read it"
-                                                  : "set HF_TOKEN, or check the name";
-  if (code == "GatedRepo" && (response.status == 401 || response.status == 403)) {
-    throw web_.Failure(
-        response, doing,
-        fmt::format("accept its licence at {}/{}, and set HF_TOKEN to a token of the "
-                    "same account",
-                    endpoint_, url_.model));
-  }
-  if (response.status == 404 && code == "RevisionNotFound") {
-    throw web_.Failure(response,
-                       fmt::format("{}: there is no revision {}", doing, Quote(url_.revision)),
-                       "name a branch, a tag or a commit of the model");
-  }
   const bool is_hidden = response.status == 401 || response.status == 403 || response.status == 404;
-  throw web_.Failure(response,
-                     is_hidden ? fmt::format("{}: it does not exist, or is private", doing) : doing,
-                     is_hidden ? token_hint : "");
+  throw web_.Failure(
+      response, doing,
+      code == "GatedRepo" ? fmt::format("accept its licence at {}/{}, and set HF_TOKEN to a token "
+                                        "of the same account",
+                                        endpoint_, url_.model)
+      : code == "RevisionNotFound" ? "name a branch, a tag or a commit of the model"
+      : is_hidden ? "check the name; for a private model, set HF_TOKEN to a token that may read it"
+                  : "");
 }
 
 nlohmann::json HubModel::GetJson(const std::string& url, std::string* next, size_t* bytes) {
@@ -229,18 +205,14 @@ BucketTree::Objects HubModel::List() {
   constexpr int kMostPages = 10'000;
   std::string next;
   size_t bytes = 0;
-  const std::string revision = UriEncoded(url_.revision);
-  const nlohmann::json found =
-      GetJson(fmt::format("{}/revision/{}?expand=sha", api_, revision), &next, &bytes);
-  commit_ = TextIn(found, "sha");
+  const std::string commit =
+      fmt::format("{}/revision/{}?expand=sha", api_, UriEncoded(url_.revision));
+  commit_ = TextIn(GetJson(commit, &next, &bytes), "sha");
   const auto refuse = [&](const std::string& why) {
     return Error(ExitCode::kRefused, fmt::format("cannot list `{}`: {}", url_.text, why),
                  "set HF_ENDPOINT to a server with the interface of the Hub");
   };
-  if (!IsHash(commit_)) {
-    throw refuse(
-        fmt::format("the server named no commit of the revision {}", Quote(url_.revision)));
-  }
+  if (!IsHash(commit_)) throw refuse("the server named no commit of the revision");
   BucketTree::Objects objects;
   next = fmt::format("{}/tree/{}?recursive=true", api_, commit_);
   for (int page = 0; !next.empty(); ++page) {
@@ -254,7 +226,7 @@ BucketTree::Objects HubModel::List() {
 }
 
 void HubModel::RequireSame(const WebAnswer& answer, const std::string& key,
-                           const ObjectInfo& object, const std::string& doing) {
+                           const ObjectInfo& object) {
   const std::string etag = answer.response.Header("etag");
   const std::lock_guard lock(mutex_);
   const auto [first, is_new] = etags_.emplace(key + "\n" + OriginOf(answer.url), etag);
@@ -262,22 +234,14 @@ void HubModel::RequireSame(const WebAnswer& answer, const std::string& key,
   // A place that was remembered has no answer of the Hub.
   if (answer.home.status != 0) {
     const std::string linked = answer.home.Header("x-linked-etag");
-    const std::string commit = answer.home.Header("x-repo-commit");
-    if (commit.empty()) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("cannot {}: the server does not name the commit, so changes during "
-                              "the read cannot be detected",
-                              doing),
-                  "set HF_ENDPOINT to a server with the interface of the Hub");
-    }
-    is_same = is_same && commit == commit_ &&
+    is_same = is_same && answer.home.Header("x-repo-commit") == commit_ &&
               PlainETag(linked.empty() ? answer.home.Header("etag") : linked) == object.etag;
     if (is_same && OriginOf(answer.url) != OriginOf(endpoint_)) places_[key] = answer.url;
   }
   if (is_same) return;
   throw Error(ExitCode::kWorld,
               fmt::format("`{}/{}` is not the file that was listed", url_.text, key),
-              "run the same command again");
+              "run the same command again, and check HF_ENDPOINT if it is set");
 }
 
 std::string HubModel::Read(const std::string& key, const ObjectInfo& object, int64_t offset,
@@ -290,17 +254,16 @@ std::string HubModel::Read(const std::string& key, const ObjectInfo& object, int
     if (const auto found = places_.find(key); found != places_.end()) place = found->second;
   }
   WebAnswer answer;
-  if (!place.empty()) {
-    answer = web_.GetRange(place, doing, offset, bytes, object.size);
-  }
+  if (!place.empty()) answer = web_.GetRange(place, doing, offset, bytes, object.size);
   // The remembered place may have expired.
   if (!answer.is_range()) {
-    answer = web_.GetRange(
-        fmt::format("{}/{}/resolve/{}/{}", endpoint_, url_.model, commit_, UriEncoded(key, true)),
-        doing, offset, bytes, object.size);
+    answer =
+        web_.GetRange(fmt::format("{}/{}/resolve/{}/{}", endpoint_, UriEncoded(url_.model, true),
+                                  commit_, UriEncoded(key, true)),
+                      doing, offset, bytes, object.size);
   }
   if (!answer.is_range()) Throw(answer, doing);
-  RequireSame(answer, key, object, doing);
+  RequireSame(answer, key, object);
   return std::move(answer.response.body);
 }
 

@@ -42,6 +42,11 @@ int64_t SizeInRange(std::string_view text, int64_t offset, int64_t bytes) {
   return ParseNumber<int64_t>(text.substr(begin.size())).value_or(-1);
 }
 
+Error WithoutRanges(const std::string& doing) {
+  return Usage(fmt::format("cannot {}: the server sends whole files instead of ranges", doing),
+               "download the file, and use the copy");
+}
+
 }  // namespace
 
 std::string OriginOf(std::string_view url) {
@@ -136,11 +141,7 @@ WebAnswer Web::Get(const std::string& url, const std::string& doing, size_t limi
     WebAnswer answer = Follow(url, doing, limit, range);
     const bool may_pass = MayPass(answer.response);
     if (!may_pass && answer.response.status != 0) return answer;
-    if (!range.empty() && answer.response.is_too_large) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("cannot {}: the server sends whole files instead of ranges", doing),
-                  "download the file, and use the copy");
-    }
+    if (!range.empty() && answer.response.is_too_large) throw WithoutRanges(doing);
     if (!may_pass || attempt + 1 == kWebAttempts) throw Failure(answer.response, doing);
     WaitBeforeRetry(attempt, AskedWait(answer.response));
   }
@@ -163,11 +164,7 @@ WebAnswer Web::GetRange(const std::string& url, const std::string& doing, int64_
     answer.file_size = size;
     return answer;
   }
-  if (response.status != 206) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("cannot {}: the server sends whole files instead of ranges", doing),
-                "download the file, and use the copy");
-  }
+  if (response.status != 206) throw WithoutRanges(doing);
   const std::string sent = response.Header("content-range");
   answer.file_size = SizeInRange(sent, offset, bytes);
   if (answer.file_size < offset + bytes || std::ssize(response.body) != bytes) {

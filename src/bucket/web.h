@@ -41,8 +41,6 @@ class Web {
   // Returns a text from a server in printable form, without the token.
   std::string Printable(std::string_view text) const;
 
-  bool has_token() const { return !token_.empty(); }
-
  private:
   WebAnswer Follow(const std::string& url, const std::string& doing, size_t limit,
                    const std::string& range);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -49,7 +49,11 @@ class WebFolder {
     const Response& response = answer.response;
     if (response.status == 404 || response.status == 410) return false;
     const bool is_empty = response.status == 416 && response.Header("content-range") == "bytes */0";
-    if (!answer.is_range() && !is_empty) throw web_.Failure(response, doing, HintFor(response));
+    if (!answer.is_range() && !is_empty) {
+      throw web_.Failure(response, doing,
+                         "use `hf://ORG/MODEL` for a model on the Hub, or `s3://BUCKET/PREFIX` for "
+                         "a bucket: these take credentials");
+    }
     (*objects)[key] = {.size = answer.file_size, .etag = VersionOf(response, doing)};
     return true;
   }
@@ -97,20 +101,9 @@ class WebFolder {
     return fmt::format("{}/{}", base_, key == named_ ? key : UriEncoded(key, true));
   }
 
-  static std::string HintFor(const Response& response) {
-    const bool is_hidden = response.status == 401 || response.status == 403;
-    return is_hidden ? "use `hf://ORG/MODEL` for a model on the Hub, or `s3://BUCKET/PREFIX` for a "
-                       "bucket, whose credentials shardinit finds"
-                     : "";
-  }
-
   const std::string base_, named_;
   Web web_;
 };
-
-bool EndsWithAny(const std::string& url, std::initializer_list<std::string_view> ends) {
-  return std::ranges::any_of(ends, [&](std::string_view end) { return url.ends_with(end); });
-}
 
 }  // namespace
 
@@ -120,8 +113,11 @@ BucketTree::Parts ListWeb(const std::string& url) {
     throw Usage(fmt::format("`{}` has a query or a fragment, so it names no file", Escape(url)),
                 "download the file, and use the copy");
   }
-  const bool is_file = EndsWithAny(url, {".safetensors", ".bin", ".pt", ".pth", ".ckpt"});
-  const bool names_file = is_file || url.ends_with(".json");
+  const bool has_path = url.size() > OriginOf(url).size();
+  const auto has_end = [&](std::string_view end) { return has_path && url.ends_with(end); };
+  constexpr std::string_view kEnds[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt"};
+  const bool is_file = std::ranges::any_of(kEnds, has_end),
+             names_file = is_file || has_end(".json");
   const size_t slash = names_file ? url.rfind('/') : url.size();
   const std::string named = url.substr(std::min(slash + 1, url.size()));
   BucketTree::Parts parts{url.substr(0, slash), is_file ? named : "", {}, nullptr};

@@ -75,7 +75,7 @@ def test_revisions_are_resolved_to_a_commit(model, folders, tmp_path):
         given = ok(model, "digest", f"hf://org/in@{revision}").stdout
         assert given == other
     assert compare(model, ["digest", "in"], tmp_path, f"hf://org/in@{model.sha}") == 0
-    refused(model, 2, "there is no revision `v9`", "digest", "hf://org/in@v9")
+    refused(model, 2, "Invalid rev id: v9", "digest", "hf://org/in@v9")
     assert tool(model, "diff", URL, "hf://org/in@refs/pr/1", "--values").returncode == 1
 
 
@@ -149,13 +149,17 @@ def test_lasting_faults_end_with_their_reason(model, tmp_path):
     model.put("org/long", tmp_path / "long")
     refused(model, 2, "the server sends whole files instead of ranges", "digest", "hf://org/long")
     model.faults = None
-    refused(model, 2, "it does not exist, or is private", "digest", "hf://org/none")
+    refused(model, 2, "Invalid username or password.\n  hint: check the name", "digest", "hf://org/none")
     refused(model, 2, "HF_HUB_OFFLINE", "digest", URL, HF_HUB_OFFLINE="1")
     refused(model, 2, "neither https nor on this machine", "digest", URL, HF_ENDPOINT="http://example.com")
     refused(model, 2, "not a URL of a web server", "digest", URL, HF_ENDPOINT="http://127.0.0.1@example.com")
-    for url in ("hf://in", "hf://org/in@", "hf://datasets/org/in", "hf://spaces/org/in", "hf://../in", "hf://org/in?x",
-                "hf://", "hf://@"):
+    for url in ("hf://in", "hf://org/in@", "hf://datasets/org/in", "hf://spaces/org/in", "hf://", "hf://@", "hf:///in"):
         refused(model, 2, "does not name a model on the Hub", "digest", url)
+    for url in ("hf://../in", "hf://org/..", "hf://org/in@..", "hf://org/i\tn"):
+        refused(model, 5, "which no file of a model has", "digest", url)
+    refused(model, 2, "Repository not found", "digest", "hf://org/in?x", token=TOKEN)
+    for revision in ("main?x", "main#", "%2e%2e", "main%20"):
+        refused(model, 2, f"Invalid rev id: {revision}", "digest", f"hf://org/in@{revision}")
 
 
 def test_signal_ends_the_wait_for_a_busy_server(model):
