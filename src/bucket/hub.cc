@@ -79,7 +79,7 @@ bool IsOn(const char* variable) {
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
-// Returns the user's token, or an empty text. The order is that of the Hub's client.
+// Returns the user's token, or an empty text. Looks in the order of the Hub's client.
 std::string FindHubToken() {
   if (IsOn("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return {};
   std::string origin = "HF_TOKEN";

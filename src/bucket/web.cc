@@ -35,7 +35,7 @@ std::chrono::seconds AskedWait(const Response& response) {
       std::clamp<int64_t>(after.value_or(reset.value_or(0)), 0, kLongestAsked));
 }
 
-// Returns the size in `bytes OFFSET-END/SIZE`; -1 if the text is not that of the requested range.
+// Returns the size in `bytes OFFSET-END/SIZE`; -1 if the text does not match the requested range.
 int64_t SizeInRange(std::string_view text, int64_t offset, int64_t bytes) {
   const std::string begin = fmt::format("bytes {}-{}/", offset, offset + bytes - 1);
   if (!text.starts_with(begin)) return -1;

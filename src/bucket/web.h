@@ -29,7 +29,7 @@ class Web {
   explicit Web(const std::string& home, std::string token = {});
 
   // Returns the response that a retry would not change, which may be an error. Throws Error
-  // (kWorld) if there is none.
+  // (kWorld) if no response arrives.
   WebAnswer Get(const std::string& url, const std::string& doing, size_t limit,
                 const std::string& range = {});
   // Returns these bytes, or an error. Throws Error: kUsage if the server ignores ranges, kWorld if

@@ -79,7 +79,7 @@ class WebFolder {
     }
     const nlohmann::json in = ParseJson(Read(index, object, 0, object.size), url);
     const auto map = in.is_object() ? in.find("weight_map") : in.end();
-    // The reader of the index reports what is wrong with it.
+    // The reader of the index reports other mistakes in it.
     if (!in.is_object() || map == in.end() || !map->is_object()) return;
     std::set<std::string> files;
     for (const nlohmann::json& file : *map) {

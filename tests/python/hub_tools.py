@@ -33,7 +33,7 @@ def shown(text, url, name):
 
 
 def run_on(hub, words, path, name, folder, **environment):
-    """Runs a command on `path` in place of the word `name`. Returns the result, its text and what it made."""
+    """Runs a command on `path` in place of the word `name`. Returns the result, its text and the files it made."""
     out = [folder / "out"] if words[-1] == "-o" else []
     done = tool(hub, *(path if word == name else word for word in words), *out, folder=folder, **environment)
     made = tree_of(folder / "out") if (folder / "out").exists() else None

@@ -178,7 +178,7 @@ def test_signal_ends_the_wait_for_a_busy_server(model):
 
 @pytest.mark.parametrize("change", ["etag", "commit", "linked", "size", "encoded", "short", "store"])
 def test_changed_files_are_an_error(change, model, tmp_path):
-    """If a file is no longer the listed one at any read, the command fails and leaves nothing."""
+    """If an answer differs from the list at any read, the command fails and leaves nothing."""
     count = 0
 
     def spoil(answer):
