@@ -64,19 +64,6 @@ bool IsForeignName(std::string_view name) {
   return !name.empty() && name.size() <= kLongestPath;
 }
 
-// Rejects folders in known formats that are not read.
-void RefuseKnown(const std::string& folder) {
-  const auto refuse = [&](std::string_view what, std::string_view hint) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` {}", folder, what), std::string(hint));
-  };
-  for (const std::string& name : NamesIn(folder)) {
-    if (name == "zero_to_fp32.py" || name.ends_with("_optim_states.pt")) {
-      refuse("is a DeepSpeed checkpoint, which shardinit does not read",
-             "run `python zero_to_fp32.py . OUT` in it, which writes the model, in f32, to OUT");
-    }
-  }
-}
-
 // Returns the folder inside `folder` that has the tensors, if there are several steps or items.
 std::string ItemIn(const std::string& folder) {
   std::string text;
@@ -308,7 +295,6 @@ Contents ReadAnyFormat(const std::string& given, const std::string& part,
     if (const auto wrong = WrongKind(path, "the folder of a checkpoint or an export")) throw *wrong;
   }
   if (!IsUrl(path)) RequireFolder(path);
-  RefuseKnown(path);
   std::optional<Contents> contents;
   for (const FormatReader* candidate : FormatReaders()) {
     auto found = candidate->read(path, part);

@@ -134,7 +134,7 @@ struct FormatReader {
   Contents (*read_file)(const std::string& path, const std::string& part) = nullptr;
 };
 
-extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader;
+extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader, kZeroReader;
 
 struct Format {
   std::string_view name;

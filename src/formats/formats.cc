@@ -55,7 +55,8 @@ std::vector<const FormatReader*> FormatReaders() {
   for (const Format* format : Formats()) {
     if (format->reader != nullptr) AddNew(format->reader, &readers);
   }
-  readers.push_back(&kTorchReader);  // files that no format writes
+  // No format writes these files.
+  for (const FormatReader* reader : {&kTorchReader, &kZeroReader}) readers.push_back(reader);
   return readers;
 }
 

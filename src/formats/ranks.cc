@@ -24,6 +24,7 @@ constexpr char kMegatron[] =
     "load all ranks in Megatron-LM, and save them with `--ckpt-format torch_dist`";
 constexpr char kDeepSpeed[] =
     "run `python zero_to_fp32.py . OUT` in the folder of the run, which writes the model to OUT";
+constexpr char kZero[] = "name the folder, whose files are read together";
 constexpr char kMeta[] =
     "join them with `convert_llama_weights_to_hf.py` of Transformers, and read its output";
 
@@ -36,7 +37,7 @@ constexpr RankName kRankNames[] = {
     {"mp_rank_", "_states.pt", kDeepSpeed},
     {"-model_", "_states.pt", kDeepSpeed},
     {"layer_", "-model_states.pt", kDeepSpeed},
-    {"zero_pp_rank_", "_states.pt", kDeepSpeed},
+    {"zero_pp_rank_", "_states.pt", kZero},
     {"mp_rank_", "", kMegatron},
     {"consolidated.", ".pth", kMeta},
     {"model_part-", "", kGather},

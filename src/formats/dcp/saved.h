@@ -6,11 +6,14 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/dcp/unpickle.h"
+#include "formats/format.h"
+#include "formats/parts.h"
 #include "formats/pieces.h"
 #include "tensor/box.h"
 
@@ -39,7 +42,9 @@ struct SavedTensor {
   int64_t storage_bytes = 0;
 };
 
-// Throws Error (kRefused) if a state_dict seems to be one rank's part of a model.
+// Throws Error (kRefused) if a file is from a run that split its matrices or layers.
+void RefuseDivided(const Value& root, const std::string& path);
+// Also throws it if a state_dict seems to be one rank's part of a model.
 void RefuseSlices(const Value& root, const std::string& path);
 
 // Returns whether the value is a call that makes a tensor.
@@ -52,5 +57,24 @@ SavedTensor TensorOf(const Value& value, const std::string& path);
 // `place`, unless all elements are in the storage.
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
                                 const std::string& path, int64_t offset, const std::string& place);
+
+// The place of a storage in the file.
+struct Stored {
+  int64_t offset, bytes;
+};
+// Finds a storage by its key. Throws Error (kRefused).
+using FindStorage = std::function<Stored(const std::string& key)>;
+using ReadObject = std::function<void(const Value& root, const FindStorage& find)>;
+
+// Passes the object in a file of `torch.save` to `read`. Throws Error (kRefused).
+void ReadTorchFile(const std::string& path, const ReadObject& read);
+// Returns the model in such a file. ChooseModel() explains `part`.
+Contents ReadModelFile(const std::string& path, const std::string& part);
+
+// Describes a tensor of any kind: only tensors of the model must be of a kind that can be read.
+PartEntry SavedEntry(std::vector<std::string> keys, const Value& value, const std::string& path);
+// Returns the place of a tensor. Throws Error (kRefused).
+TensorInFolder LocateTensor(const Value& value, const std::string& name, const std::string& path,
+                            const FindStorage& find);
 
 }  // namespace shardinit::dcp

@@ -9,31 +9,12 @@
 namespace shardinit::dcp {
 namespace {
 
-constexpr std::string_view kOfZero = "run `python zero_to_fp32.py . OUT` in its folder";
+constexpr std::string_view kOfZero = "name the folder instead";
 
 // Returns a member of a dictionary or of an object such as `argparse.Namespace`.
 const Value* MemberOf(const Value* of, const char* name) {
   if (of == nullptr) return nullptr;
   return (of->State() != nullptr ? of->State() : of)->Find(name);
-}
-
-// Refuses a file of a run that split its matrices or layers.
-void RefuseDivided(const Value& root, const std::string& path) {
-  const struct {
-    const char *within, *name, *hint;
-  } sizes[] = {
-      {"args", "tensor_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
-      {"args", "pipeline_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
-      {"args", "expert_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
-      {nullptr, "mp_world_size", "join its ranks with the trainer that wrote it"},
-  };
-  for (const auto& [within, name, hint] : sizes) {
-    const Value* const of = within == nullptr ? &root : root.Find(within);
-    const Value* const size = MemberOf(of, name);
-    if (size == nullptr || size->kind != Value::Kind::kInt || size->number <= 1) continue;
-    Refuse(path, "it contains one rank's part of the model: `{}{}` is {}: {}",
-           within == nullptr ? "" : fmt::format("{}.", within), name, size->number, hint);
-  }
 }
 
 // Refuses files of ZeRO-3, which stores the parameters in the optimizer's files.
@@ -59,6 +40,24 @@ void RefuseWithoutParameters(const Value& root, const std::string& path) {
 }
 
 }  // namespace
+
+void RefuseDivided(const Value& root, const std::string& path) {
+  const struct {
+    const char *within, *name, *hint;
+  } sizes[] = {
+      {"args", "tensor_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
+      {"args", "pipeline_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
+      {"args", "expert_model_parallel_size", "save it with `--ckpt-format torch_dist`"},
+      {nullptr, "mp_world_size", "join its ranks with the trainer that wrote it"},
+  };
+  for (const auto& [within, name, hint] : sizes) {
+    const Value* const of = within == nullptr ? &root : root.Find(within);
+    const Value* const size = MemberOf(of, name);
+    if (size == nullptr || size->kind != Value::Kind::kInt || size->number <= 1) continue;
+    Refuse(path, "it contains one rank's part of the model: `{}{}` is {}: {}",
+           within == nullptr ? "" : fmt::format("{}.", within), name, size->number, hint);
+  }
+}
 
 void RefuseSlices(const Value& root, const std::string& path) {
   RefuseDivided(root, path);

@@ -29,13 +29,6 @@ constexpr int64_t kMostInPickle = 256 << 20;
 constexpr std::string_view kStems[] = {"pytorch_model"};
 constexpr FileNames kNames = {.begin = "pytorch_model", .end = ".bin", .stems = kStems};
 
-// The place of a storage in the file.
-struct Stored {
-  int64_t offset, bytes;
-};
-// Finds a storage by its key. Throws Error (kRefused).
-using FindStorage = std::function<Stored(const std::string& key)>;
-
 // The most nesting levels of a state_dict.
 constexpr int kMostLevels = 16;
 // The most entries of a state_dict.
@@ -130,25 +123,12 @@ class StateDict {
     }
     PartEntry entry{.keys = keys_};
     if (IsTensor(*found.value)) {
-      entry = Described(*found.value);
+      entry = SavedEntry(keys_, *found.value, path_);
     } else if (HasTensor(*found.value) || IsRebuilt(*found.value)) {
       entry.kind = PartEntry::Kind::kOpaque;
     }
     entries_.push_back(std::move(entry));
     values_.push_back(std::move(found));
-  }
-
-  // Only tensors of the model must be of a kind that can be read.
-  PartEntry Described(const Value& value) const {
-    try {
-      const SavedTensor tensor = TensorOf(value, path_);
-      return TensorEntry(keys_, tensor.shape, FindDType(&ForeignNames::torch, tensor.dtype));
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::kRefused) throw;
-      PartEntry entry{.keys = keys_, .kind = PartEntry::Kind::kTensor, .rank = 2};
-      entry.is_float = true;
-      return entry;
-    }
   }
 
   static bool IsRebuilt(const Value& value) {
@@ -187,20 +167,7 @@ class StateDict {
   }
 
   void Add(const std::string& name, const Value& value) {
-    const std::string place = fmt::format("{}` at `{}", path_, name);
-    SavedTensor tensor = TensorOf(value, place);
-    TensorInFolder holding{NameOf(path_), tensor.dtype, tensor.shape, {}};
-    const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, tensor.dtype);
-    if (dtype != nullptr && ElementCount(tensor.shape) > 0) {
-      const Stored stored = find_(tensor.storage);
-      if (tensor.storage_bytes > stored.bytes) {
-        Refuse(path_, "the storage of {} has {} bytes instead of {}", Quote(name), stored.bytes,
-               tensor.storage_bytes);
-      }
-      holding.pieces =
-          PiecesOf(tensor, dtype->bytes, WholeOf(tensor.shape), path_, stored.offset, place);
-    }
-    if (!contents_.tensors.emplace(name, std::move(holding)).second) {
+    if (!contents_.tensors.emplace(name, LocateTensor(value, name, path_, find_)).second) {
       Refuse(path_, "it has {} twice", Quote(name));
     }
   }
@@ -216,7 +183,7 @@ class StateDict {
   std::set<const Value*> without_;  // values without a tensor
 };
 
-Contents ReadArchive(const std::string& path, int64_t size, const std::string& part) {
+void ReadArchive(const std::string& path, int64_t size, const ReadObject& read) {
   const Archive archive(path, 0, size);
   if (archive.Find("/constants.pkl") != nullptr) {
     Refuse(path, "it is TorchScript, whose code would have to run: save its `state_dict()`");
@@ -234,7 +201,7 @@ Contents ReadArchive(const std::string& path, int64_t size, const std::string& p
     if (data == nullptr) Refuse(path, "it has no storage {}", Quote(key));
     return {archive.DataOf(*data), data->size};
   };
-  return StateDict(path, find).Read(*pickle.root, part);
+  read(*pickle.root, find);
 }
 
 // If a file is not an archive, `torch.save` begins it with a pickle of this number: its bytes or,
@@ -266,7 +233,7 @@ void FindStorages(const Pickle& pickle, const std::string& path,
 
 // Reads files of PyTorch before 1.6: pickles of a magic number, a version, the system, the object,
 // and the keys of its storages. Then each storage follows, after its number of elements.
-Contents ReadLegacy(const std::string& path, int64_t size, const std::string& part) {
+void ReadLegacy(const std::string& path, int64_t size, const ReadObject& read) {
   const InputFile file(path);
   std::string head(static_cast<size_t>(std::min(size, kMostInPickle)), '\0');
   file.Read(0, std::ssize(head), head.data());
@@ -315,20 +282,63 @@ Contents ReadLegacy(const std::string& path, int64_t size, const std::string& pa
     if (found == storages.end()) Refuse(path, "it has no storage {}", Quote(key));
     return found->second;
   };
-  return StateDict(path, find).Read(*object.root, part);
+  read(*object.root, find);
 }
 
-Contents ReadTorchFile(const std::string& path, const std::string& part) {
+}  // namespace
+
+PartEntry SavedEntry(std::vector<std::string> keys, const Value& value, const std::string& path) {
+  try {
+    const SavedTensor tensor = TensorOf(value, path);
+    return TensorEntry(std::move(keys), tensor.shape,
+                       FindDType(&ForeignNames::torch, tensor.dtype));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kRefused) throw;
+    PartEntry entry{.keys = std::move(keys), .kind = PartEntry::Kind::kTensor, .rank = 2};
+    entry.is_float = true;
+    return entry;
+  }
+}
+
+TensorInFolder LocateTensor(const Value& value, const std::string& name, const std::string& path,
+                            const FindStorage& find) {
+  const std::string place = fmt::format("{}` at `{}", path, name);
+  SavedTensor tensor = TensorOf(value, place);
+  TensorInFolder holding{NameOf(path), tensor.dtype, tensor.shape, {}};
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, tensor.dtype);
+  if (dtype != nullptr && ElementCount(tensor.shape) > 0) {
+    const Stored stored = find(tensor.storage);
+    if (tensor.storage_bytes > stored.bytes) {
+      Refuse(path, "the storage of {} has {} bytes instead of {}", Quote(name), stored.bytes,
+             tensor.storage_bytes);
+    }
+    holding.pieces =
+        PiecesOf(tensor, dtype->bytes, WholeOf(tensor.shape), path, stored.offset, place);
+  }
+  return holding;
+}
+
+void ReadTorchFile(const std::string& path, const ReadObject& read) {
   const InputFile file(path);
   std::string begin(15, '\0');
   if (!file.TryRead(0, std::ssize(begin), begin.data())) Refuse(path, "it is too short");
-  if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), part);
+  if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), read);
   // Pickles of protocol 1 have no magic number.
   if (begin[0] != '\x80' && !begin.starts_with("L1195470")) {
     Refuse(path, "it is not an archive of `torch.save`");
   }
-  return ReadLegacy(path, file.size(), part);
+  ReadLegacy(path, file.size(), read);
 }
+
+Contents ReadModelFile(const std::string& path, const std::string& part) {
+  Contents contents;
+  ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
+    contents = StateDict(path, find).Read(root, part);
+  });
+  return contents;
+}
+
+namespace {
 
 std::optional<Contents> ReadTorchSet(const std::string& folder, const std::string& index,
                                      const std::string& part) {
@@ -336,7 +346,7 @@ std::optional<Contents> ReadTorchSet(const std::string& folder, const std::strin
   const auto chosen = ChooseFiles(folder, kNames, index, &contents);
   if (!chosen) return std::nullopt;
   for (const std::string& file : chosen->files) {
-    Contents of = ReadTorchFile(fmt::format("{}/{}", folder, file), part);
+    Contents of = ReadModelFile(fmt::format("{}/{}", folder, file), part);
     for (auto& [name, holding] : of.tensors) {
       const auto [there, is_new] = contents.tensors.emplace(name, std::move(holding));
       if (!is_new) {
@@ -357,7 +367,7 @@ std::optional<Contents> ReadTorchFolder(const std::string& folder, const std::st
 
 Contents ReadTorchPath(const std::string& path, const std::string& part) {
   if (IsIndex(path, kNames.end)) return *ReadTorchSet(FolderOf(path), NameOf(path), part);
-  return ReadTorchFile(path, part);
+  return ReadModelFile(path, part);
 }
 
 }  // namespace
