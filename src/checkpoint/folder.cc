@@ -91,6 +91,11 @@ std::string ItemIn(const std::string& folder) {
     if (InputExists(item + "/_METADATA") || InputExists(item + "/manifest.ocdbt"))
       items.push_back(item);
   }
+  // NeMo keeps the run's configuration in `context`.
+  const std::string weights = folder + "/weights";
+  if (InputExists(folder + "/context") && InputExists(weights + "/.metadata")) {
+    items.push_back(weights);
+  }
   if (items.size() == 1) return items.front();
   return folder;
 }

@@ -134,7 +134,8 @@ struct FormatReader {
   Contents (*read_file)(const std::string& path, const std::string& part) = nullptr;
 };
 
-extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader, kZeroReader;
+extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader, kZeroReader,
+    kMegatronReader;
 
 struct Format {
   std::string_view name;

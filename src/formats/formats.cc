@@ -56,7 +56,8 @@ std::vector<const FormatReader*> FormatReaders() {
     if (format->reader != nullptr) AddNew(format->reader, &readers);
   }
   // No format writes these files.
-  for (const FormatReader* reader : {&kTorchReader, &kZeroReader}) readers.push_back(reader);
+  for (const FormatReader* reader : {&kTorchReader, &kZeroReader, &kMegatronReader})
+    readers.push_back(reader);
   return readers;
 }
 

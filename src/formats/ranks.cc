@@ -21,7 +21,7 @@ constexpr char kGather[] =
     "save the model with `torch.distributed.checkpoint`, or gather it on one rank; if each rank "
     "saved the whole model, rename one file so that its name has no rank";
 constexpr char kMegatron[] =
-    "load all ranks in Megatron-LM, and save them with `--ckpt-format torch_dist`";
+    "name the folder of all ranks, or save them with `--ckpt-format torch_dist`";
 constexpr char kDeepSpeed[] =
     "run `python zero_to_fp32.py . OUT` in the folder of the run, which writes the model to OUT";
 constexpr char kZero[] = "name the folder, whose files are read together";

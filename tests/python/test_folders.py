@@ -565,6 +565,10 @@ def test_latest_step_of_a_run_is_found(tmp_path):
     (run / "iter_0000020").rename(run / "release")
     (run / "latest_checkpointed_iteration.txt").write_text("release\n")
     assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
+    # NeMo's folder has the run's configuration next to the weights.
+    (tmp_path / "nemo/context").mkdir(parents=True)
+    run_ok("export", TINY, "--to", "dcp", "-o", tmp_path / "nemo/weights")
+    assert "no difference" in run_ok("diff", tmp_path / "own", tmp_path / "nemo", "--values").stdout
     (run / "latest_checkpointed_iteration.txt").write_text("../..")
     assert "has no iteration, but `../..`" in refused("digest", run, code=5)
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ struct SavedTensor {
   int64_t storage_bytes = 0;
 };
 
+// Returns a member of a dictionary or of an object such as `argparse.Namespace`, or null.
+const Value* MemberOf(const Value* of, const char* name);
 // Throws Error (kRefused) if a file is from a run that split its matrices or layers.
 void RefuseDivided(const Value& root, const std::string& path);
 // Also throws it if a state_dict seems to be one rank's part of a model.
@@ -73,6 +76,9 @@ Contents ReadModelFile(const std::string& path, const std::string& part);
 
 // Describes a tensor of any kind: only tensors of the model must be of a kind that can be read.
 PartEntry SavedEntry(std::vector<std::string> keys, const Value& value, const std::string& path);
+// Counts the tensors in a value, which may contain itself, except in `counted` values.
+void CountTensors(const Value& root, const std::string& path, std::set<const Value*> counted,
+                  PartSize* size);
 // Returns the place of a tensor. Throws Error (kRefused).
 TensorInFolder LocateTensor(const Value& value, const std::string& name, const std::string& path,
                             const FindStorage& find);

@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::string_view kOfZero = "name the folder instead";
 
-// Returns a member of a dictionary or of an object such as `argparse.Namespace`.
-const Value* MemberOf(const Value* of, const char* name) {
-  if (of == nullptr) return nullptr;
-  return (of->State() != nullptr ? of->State() : of)->Find(name);
-}
-
 // Refuses files of ZeRO-3, which stores the parameters in the optimizer's files.
 void RefuseWithoutParameters(const Value& root, const std::string& path) {
   const Value* const groups = root.Find("param_shapes");
@@ -40,6 +34,11 @@ void RefuseWithoutParameters(const Value& root, const std::string& path) {
 }
 
 }  // namespace
+
+const Value* MemberOf(const Value* of, const char* name) {
+  if (of == nullptr) return nullptr;
+  return (of->State() != nullptr ? of->State() : of)->Find(name);
+}
 
 void RefuseDivided(const Value& root, const std::string& path) {
   const struct {

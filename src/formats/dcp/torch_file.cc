@@ -300,6 +300,22 @@ PartEntry SavedEntry(std::vector<std::string> keys, const Value& value, const st
   }
 }
 
+void CountTensors(const Value& root, const std::string& path, std::set<const Value*> counted,
+                  PartSize* size) {
+  std::vector<const Value*> rest = {&root};
+  while (!rest.empty()) {
+    const Value* const next = rest.back();
+    rest.pop_back();
+    if (!counted.insert(next).second) continue;
+    if (IsTensor(*next)) {
+      size->Add(SavedEntry({}, *next, path));
+      continue;
+    }
+    rest.insert(rest.end(), next->items.begin(), next->items.end());
+    rest.insert(rest.end(), next->held.begin(), next->held.end());
+  }
+}
+
 TensorInFolder LocateTensor(const Value& value, const std::string& name, const std::string& path,
                             const FindStorage& find) {
   const std::string place = fmt::format("{}` at `{}", path, name);

@@ -129,23 +129,6 @@ class ZeroReader {
     Require(is, folder_, kScripts, what, std::forward<T>(of)...);
   }
 
-  // Counts the tensors in a value, which may contain itself, as a part that is not read.
-  void Count(const Value& root, const std::string& path, const char* part) {
-    std::vector<const Value*> rest = {&root};
-    while (!rest.empty()) {
-      const Value* const next = rest.back();
-      rest.pop_back();
-      if (!counted_.insert(next).second) continue;
-      if (IsTensor(*next)) {
-        contents_.others[part].Add(SavedEntry({}, *next, path));
-        continue;
-      }
-      rest.insert(rest.end(), next->items.begin(), next->items.end());
-      rest.insert(rest.end(), next->held.begin(), next->held.end());
-    }
-    counted_.clear();
-  }
-
   void ReadOptimizers() {
     for (const auto& [rank, path] : files_.optimizers) {
       ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
@@ -184,7 +167,6 @@ class ZeroReader {
     for (size_t g = 0; g < groups.size(); ++g) {
       const Value& vector = NeedTensor(groups[g], path, key);
       (stage_ == 3 ? flat_.back() : flat_[g]).Append(LocateTensor(vector, key, path, find), path);
-      counted_.insert(&vector);
     }
     if (const Value* all = state.Find("param_alignment_paddings"); all != nullptr && is_first) {
       for (const Value* group : all->items) {
@@ -194,7 +176,7 @@ class ZeroReader {
         }
       }
     }
-    Count(state, path, "optimizer");
+    CountTensors(state, path, {groups.begin(), groups.end()}, &contents_.others["optimizer"]);
   }
 
   void ReadModel(const Value& root, const std::string& path, const FindStorage& find) {
@@ -226,9 +208,9 @@ class ZeroReader {
       if (IsTensor(value)) return Add(name, LocateTensor(value, name, path, find));
       contents_.others["objects"].Add(PartEntry{.keys = {name}});
     });
-    counted_.insert(module);
-    counted_.insert(root.Find("frozen_param_fragments"));
-    Count(root, path, "run");
+    CountTensors(root, path, {module, root.Find("frozen_param_fragments")},
+                 &contents_.others["run"]);
+    if (contents_.others["run"].tensors == 0) contents_.others.erase("run");
   }
 
   // Frozen parameters are not in optimizers. In stage 3, each rank has a part of each.
@@ -339,7 +321,6 @@ class ZeroReader {
   std::map<std::string, Frozen> frozen_;
   std::map<std::string, std::string> shared_;
   std::set<std::string> names_;  // tensors that are not taken from the module
-  std::set<const Value*> counted_;
   size_t pieces_ = 0;
 };
 

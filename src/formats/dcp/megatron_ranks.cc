@@ -1,0 +1,286 @@
+// Reads Megatron-LM's older checkpoints, which have a folder for each rank, and joins the ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/parse_number.h"
+#include "base/text.h"
+#include "formats/dcp/saved.h"
+#include "formats/input.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace dcp {
+namespace {
+
+constexpr char kRankFile[] = "model_optim_rng.pt";
+
+// The dimension that tensor parallelism splits, by the end of a tensor's name.
+constexpr int kWhole = -1;
+constexpr std::pair<std::string_view, int> kSplits[] = {
+    {".linear_qkv.weight", 0},
+    {".linear_qkv.bias", 0},
+    {".linear_fc1.weight", 0},
+    {".linear_fc1.bias", 0},
+    {".word_embeddings.weight", 0},
+    {"output_layer.weight", 0},
+    {".linear_proj.weight", 1},
+    {".linear_fc2.weight", 1},
+    {".linear_proj.bias", kWhole},
+    {".linear_fc2.bias", kWhole},
+    {"layernorm.weight", kWhole},
+    {"layernorm.bias", kWhole},
+    {".layer_norm_weight", kWhole},
+    {".layer_norm_bias", kWhole},
+    {".router.weight", kWhole},
+    {".router.expert_bias", kWhole},
+    {".position_embeddings.weight", kWhole},
+};
+
+// Splits `decoder.layers.3.mlp` after the begin `decoder.layers.` into its number and its end.
+std::optional<std::pair<int64_t, std::string_view>> NumberAfter(std::string_view name,
+                                                                std::string_view begin) {
+  const size_t at = name.find(begin);
+  if (at == name.npos) return std::nullopt;
+  const std::string_view rest = name.substr(at + begin.size());
+  const auto number = ParseNumber<int64_t>(rest.substr(0, rest.find('.')));
+  if (!number || *number < 0 || *number > (1 << 20)) return std::nullopt;
+  return std::pair(*number, rest.substr(std::min(rest.find('.'), rest.size())));
+}
+
+class RankFolders {
+ public:
+  RankFolders(const std::string& folder, std::vector<std::string> names)
+      : folder_(folder), names_(std::move(names)) {}
+
+  Contents Read(const std::string& part) {
+    ReadTorchFile(PathIn(names_.front()), [&](const Value& root, const FindStorage&) {
+      tensor_ = Degree(root, "tensor_model_parallel_size");
+      pipeline_ = Degree(root, "pipeline_model_parallel_size");
+      expert_ = Degree(root, "expert_model_parallel_size");
+      RequireKnown(root);
+    });
+    if (names_.size() == 1 && tensor_ * pipeline_ * expert_ == 1) {
+      return ReadModelFile(PathIn(names_.front()), part);
+    }
+    if (!part.empty() && part != ".") {
+      throw Usage(fmt::format("`{}` has no part {} with tensors", Escape(folder_), Quote(part)),
+                  fmt::format("leave out `{}`", kPartOption));
+    }
+    const std::set<std::string> there(names_.begin(), names_.end());
+    for (int64_t p = 0; p < pipeline_; ++p) {
+      for (int64_t e = 0; e < expert_; ++e) {
+        for (int64_t t = 0; t < tensor_; ++t) {
+          const std::string name =
+              fmt::format("mp_rank_{:02}{}{}", t, pipeline_ > 1 ? fmt::format("_{:03}", p) : "",
+                          expert_ > 1 ? fmt::format("_{:03}", e) : "");
+          Need(there.contains(name), "{} is missing", Quote(name));
+          const std::string path = PathIn(name);
+          ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
+            ReadRank({t, p, e}, root, name + "/" + kRankFile, find);
+          });
+        }
+      }
+    }
+    const int64_t ranks = tensor_ * pipeline_ * expert_;
+    Need(ranks == std::ssize(names_), "it has {} folders of ranks instead of {}", names_.size(),
+         ranks);
+    Join();
+    return std::move(contents_);
+  }
+
+ private:
+  struct Rank {
+    int64_t tensor, pipeline, expert;
+  };
+
+  template <typename... T>
+  void Need(bool is, fmt::format_string<T...> what, T&&... of) const {
+    if (is) return;
+    throw Error(ExitCode::kRefused,
+                fmt::format("cannot read `{}` as a checkpoint of Megatron-LM: {}", Escape(folder_),
+                            fmt::format(what, std::forward<T>(of)...)),
+                "load all ranks in Megatron-LM, and save them with `--ckpt-format torch_dist`");
+  }
+
+  std::string PathIn(const std::string& name) const {
+    return fmt::format("{}/{}/{}", folder_, name, kRankFile);
+  }
+
+  int64_t Degree(const Value& root, const char* name) const {
+    const Value* const size = MemberOf(root.Find("args"), name);
+    if (size == nullptr || size->kind == Value::Kind::kNone) return 1;
+    const int64_t degree = NaturalOf(size, PathIn(names_.front()), name);
+    Need(degree >= 1 && degree <= std::ssize(names_), "`args.{}` is {}, but it has {} folders",
+         name, degree, names_.size());
+    return degree;
+  }
+
+  // Refuses runs whose ranks are joined in other ways.
+  void RequireKnown(const Value& root) {
+    const Value* const args = root.Find("args");
+    const Value* const layout = MemberOf(args, "pipeline_model_parallel_layout");
+    Need(layout == nullptr || layout->kind == Value::Kind::kNone || pipeline_ == 1,
+         "`args.pipeline_model_parallel_layout` orders its layers");
+    const Value* const of_experts = MemberOf(args, "expert_tensor_parallel_size");
+    Need(of_experts == nullptr || of_experts->kind != Value::Kind::kInt ||
+             of_experts->number == tensor_,
+         "`args.expert_tensor_parallel_size` differs from {}", tensor_);
+    if (const Value* experts = MemberOf(args, "num_experts"); expert_ > 1) {
+      const int64_t all = NaturalOf(experts, PathIn(names_.front()), "args.num_experts");
+      Need(all % expert_ == 0, "{} ranks do not divide {} experts", expert_, all);
+      experts_ = all / expert_;
+    }
+    const Value* const untied = MemberOf(args, "untie_embeddings_and_output_weights");
+    is_tied_ = untied != nullptr && untied->kind == Value::Kind::kBool && untied->number == 0;
+    const Value* const gated = MemberOf(args, "swiglu");
+    is_gated_ = gated == nullptr || gated->number != 0;
+  }
+
+  void ReadRank(const Rank& rank, const Value& root, const std::string& file,
+                const FindStorage& find) {
+    const std::string path = folder_ + "/" + file;
+    int64_t chunks = 0;
+    for (; chunks < 1 << 10; ++chunks) {
+      const Value* const model = chunks == 0 && root.Find("model") != nullptr
+                                     ? root.Find("model")
+                                     : root.Find(fmt::format("model{}", chunks));
+      if (model == nullptr) break;
+      if (model->kind != Value::Kind::kDict) Refuse(path, "its model is not a dictionary");
+      for (size_t i = 0; i + 1 < model->items.size(); i += 2) {
+        const std::string& name = TextOf(model->items[i], path, "name");
+        const Value& value = *model->items[i + 1];
+        if (name.ends_with("_extra_state")) {
+          contents_.others["_extra_state"].Add(PartEntry{.keys = {name}});
+          continue;
+        }
+        Need(IsTensor(value), "{} in {} is not a tensor", Quote(name), Quote(file));
+        Add(rank, &chunks_[{chunks, rank.pipeline}], name, LocateTensor(value, name, path, find),
+            file);
+      }
+    }
+    Need(chunks > 0 && (chunks_per_rank_ == 0 || chunks == chunks_per_rank_),
+         "{} has {} parts of the model instead of {}", Quote(file), chunks, chunks_per_rank_);
+    chunks_per_rank_ = chunks;
+    if (const Value* optimizer = root.Find("optimizer")) {
+      CountTensors(*optimizer, path, {}, &contents_.others["optimizer"]);
+    }
+  }
+
+  struct Chunk {
+    std::map<std::string, TensorInFolder> tensors;  // by name, with the chunk's layer numbers
+    std::set<int64_t> layers;
+  };
+
+  // Adds a rank's part of a tensor to those of the ranks before it.
+  void Add(const Rank& rank, Chunk* chunk, std::string name, TensorInFolder holding,
+           const std::string& file) {
+    const bool is_expert = name.find(".experts.") != name.npos;
+    if (rank.expert > 0 && !is_expert) return;  // replicated
+    if (is_expert && expert_ > 1) {
+      constexpr std::string_view kExperts = ".local_experts.";
+      const auto expert = NumberAfter(name, kExperts);
+      Need(expert && expert->first < experts_, "{} is not one of {} experts", Quote(name),
+           experts_);
+      name = fmt::format("{}{}{}", name.substr(0, name.find(kExperts) + kExperts.size()),
+                         rank.expert * experts_ + expert->first, expert->second);
+    }
+    if (const auto layer = NumberAfter(name, "decoder.layers.")) chunk->layers.insert(layer->first);
+    Need(name.starts_with("decoder.layers.") || name.find(".layers.") == name.npos ||
+             pipeline_ * chunks_per_rank_ <= 1,
+         "{} is not in `decoder.layers`", Quote(name));
+    holding.file = file;
+    const auto [there, is_new] = chunk->tensors.try_emplace(name, std::move(holding));
+    if (tensor_ == 1) return Need(is_new, "it has {} twice", Quote(name));
+    const auto split =
+        std::ranges::find_if(kSplits, [&](const auto& row) { return name.ends_with(row.first); });
+    Need(split != std::end(kSplits), "{} may be whole or a part of a tensor", Quote(name));
+    TensorInFolder& whole = there->second;
+    const int d = split->second;
+    Need(d < std::ssize(whole.shape), "{} has the shape {}", Quote(name), InShape(whole.shape));
+    if (is_new) {
+      Need(rank.tensor == 0, "the first rank lacks {}", Quote(name));
+      if (d == kWhole) return;
+      int64_t* const extent = &whole.shape[static_cast<size_t>(d)];
+      Need(std::max(*extent, ElementCount(whole.shape)) < (int64_t{1} << 59) / tensor_,
+           "{} has the shape {}", Quote(name), InShape(whole.shape));
+      *extent *= tensor_;
+      return;
+    }
+    Shape shape = whole.shape;
+    if (d != kWhole) shape[static_cast<size_t>(d)] /= tensor_;
+    Need(holding.shape == shape && holding.dtype == whole.dtype, "{} is {} {} instead of {} {}",
+         Quote(name), holding.dtype, InShape(holding.shape), whole.dtype, InShape(shape));
+    if (d == kWhole) return;
+    for (FilePiece& piece : holding.pieces) {
+      piece.box.offset[static_cast<size_t>(d)] = rank.tensor * shape[static_cast<size_t>(d)];
+      whole.pieces.push_back(std::move(piece));
+    }
+  }
+
+  // Numbers the layers of all chunks: virtual stages repeat the stages of the pipeline.
+  void Join() {
+    int64_t before = 0;
+    for (auto& [place, chunk] : chunks_) {
+      const auto layers = std::ssize(chunk.layers);
+      Need(layers == 0 || *chunk.layers.rbegin() == layers - 1, "stage {} has no layer {}",
+           place.second, layers - 1);
+      for (auto& [name, holding] : chunk.tensors) {
+        const bool is_copy = name == "output_layer.weight" && is_tied_ && pipeline_ > 1;
+        if (is_copy) {
+          contents_.others["copy of the embedding"].Add(
+              TensorEntry({name}, holding.shape, nullptr));
+          continue;
+        }
+        const auto layer = NumberAfter(name, "decoder.layers.");
+        const std::string joined =
+            layer ? fmt::format("decoder.layers.{}{}", before + layer->first, layer->second) : name;
+        if (!holding.pieces.empty()) RequireWhole(joined, holding, folder_);
+        Need(contents_.tensors.emplace(joined, std::move(holding)).second, "it has {} twice",
+             Quote(joined));
+      }
+      before += layers;
+    }
+    if (tensor_ > 1 && is_gated_) {
+      contents_.findings.Add(
+          {NameOf(folder_), "",
+           fmt::format("the rows of `linear_fc1` are in the order of {0} tensor-parallel ranks, as "
+                       "in the layout `megatron` with the mesh axis `tensor={0}`",
+                       tensor_)});
+    }
+  }
+
+  const std::string& folder_;
+  const std::vector<std::string> names_;
+  Contents contents_;
+  int64_t tensor_ = 1, pipeline_ = 1, expert_ = 1;
+  int64_t experts_ = 0;          // on each rank
+  int64_t chunks_per_rank_ = 0;  // 0 before the first rank
+  bool is_tied_ = false, is_gated_ = true;
+  std::map<std::pair<int64_t, int64_t>, Chunk> chunks_;  // by virtual stage and stage
+};
+
+std::optional<Contents> ReadRankFolders(const std::string& folder, const std::string& part) {
+  std::vector<std::string> names;
+  for (const std::string& name : NamesIn(folder)) {
+    if (name.starts_with("mp_rank_") && IsInputFolder(folder + "/" + name)) names.push_back(name);
+  }
+  if (names.empty()) return std::nullopt;
+  return RankFolders(folder, std::move(names)).Read(part);
+}
+
+}  // namespace
+}  // namespace dcp
+
+extern const FormatReader kMegatronReader = {
+    .what = "Megatron-LM files",
+    .dtype = &ForeignNames::torch,
+    .read = dcp::ReadRankFolders,
+};
+
+}  // namespace shardinit
