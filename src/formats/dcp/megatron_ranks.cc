@@ -20,27 +20,16 @@ namespace {
 
 constexpr char kRankFile[] = "model_optim_rng.pt";
 
-// The dimension that tensor parallelism splits, by the end of a tensor's name.
-constexpr int kWhole = -1;
-constexpr std::pair<std::string_view, int> kSplits[] = {
-    {".linear_qkv.weight", 0},
-    {".linear_qkv.bias", 0},
-    {".linear_fc1.weight", 0},
-    {".linear_fc1.bias", 0},
-    {".word_embeddings.weight", 0},
-    {"output_layer.weight", 0},
-    {".linear_proj.weight", 1},
-    {".linear_fc2.weight", 1},
-    {".linear_proj.bias", kWhole},
-    {".linear_fc2.bias", kWhole},
-    {"layernorm.weight", kWhole},
-    {"layernorm.bias", kWhole},
-    {".layer_norm_weight", kWhole},
-    {".layer_norm_bias", kWhole},
-    {".router.weight", kWhole},
-    {".router.expert_bias", kWhole},
-    {".position_embeddings.weight", kWhole},
-};
+// The ends of names of tensors that tensor parallelism splits in dimension 0, in dimension 1, and
+// not at all.
+constexpr size_t kWhole = 2;
+using Names = std::vector<std::string_view>;
+const Names kSplits[] = {{".linear_qkv.weight", ".linear_qkv.bias", ".linear_fc1.weight",
+                          ".linear_fc1.bias", ".word_embeddings.weight", "output_layer.weight"},
+                         {".linear_proj.weight", ".linear_fc2.weight"},
+                         {".linear_proj.bias", ".linear_fc2.bias", "layernorm.weight",
+                          "layernorm.bias", ".layer_norm_weight", ".layer_norm_bias",
+                          ".router.weight", ".router.expert_bias", ".position_embeddings.weight"}};
 
 // Splits `decoder.layers.3.mlp` after the begin `decoder.layers.` into its number and its end.
 std::optional<std::pair<int64_t, std::string_view>> NumberAfter(std::string_view name,
@@ -197,28 +186,30 @@ class RankFolders {
     holding.file = file;
     const auto [there, is_new] = chunk->tensors.try_emplace(name, std::move(holding));
     if (tensor_ == 1) return Need(is_new, "it has {} twice", Quote(name));
-    const auto split =
-        std::ranges::find_if(kSplits, [&](const auto& row) { return name.ends_with(row.first); });
+    const auto split = std::ranges::find_if(kSplits, [&](const Names& ends) {
+      return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); });
+    });
     Need(split != std::end(kSplits), "{} may be whole or a part of a tensor", Quote(name));
     TensorInFolder& whole = there->second;
-    const int d = split->second;
-    Need(d < std::ssize(whole.shape), "{} has the shape {}", Quote(name), InShape(whole.shape));
+    const auto d = static_cast<size_t>(split - std::begin(kSplits));
+    Need(d == kWhole || d < whole.shape.size(), "{} has the shape {}", Quote(name),
+         InShape(whole.shape));
     if (is_new) {
       Need(rank.tensor == 0, "the first rank lacks {}", Quote(name));
       if (d == kWhole) return;
-      int64_t* const extent = &whole.shape[static_cast<size_t>(d)];
+      int64_t* const extent = &whole.shape[d];
       Need(std::max(*extent, ElementCount(whole.shape)) < (int64_t{1} << 59) / tensor_,
            "{} has the shape {}", Quote(name), InShape(whole.shape));
       *extent *= tensor_;
       return;
     }
     Shape shape = whole.shape;
-    if (d != kWhole) shape[static_cast<size_t>(d)] /= tensor_;
+    if (d != kWhole) shape[d] /= tensor_;
     Need(holding.shape == shape && holding.dtype == whole.dtype, "{} is {} {} instead of {} {}",
          Quote(name), holding.dtype, InShape(holding.shape), whole.dtype, InShape(shape));
     if (d == kWhole) return;
     for (FilePiece& piece : holding.pieces) {
-      piece.box.offset[static_cast<size_t>(d)] = rank.tensor * shape[static_cast<size_t>(d)];
+      piece.box.offset[d] = rank.tensor * shape[d];
       whole.pieces.push_back(std::move(piece));
     }
   }
@@ -231,10 +222,8 @@ class RankFolders {
       Need(layers == 0 || *chunk.layers.rbegin() == layers - 1, "stage {} has no layer {}",
            place.second, layers - 1);
       for (auto& [name, holding] : chunk.tensors) {
-        const bool is_copy = name == "output_layer.weight" && is_tied_ && pipeline_ > 1;
-        if (is_copy) {
-          contents_.others["copy of the embedding"].Add(
-              TensorEntry({name}, holding.shape, nullptr));
+        if (name == "output_layer.weight" && is_tied_ && pipeline_ > 1) {
+          contents_.others["tied copies"].Add(TensorEntry({name}, holding.shape, nullptr));
           continue;
         }
         const auto layer = NumberAfter(name, "decoder.layers.");

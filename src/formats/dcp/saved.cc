@@ -183,4 +183,19 @@ std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, co
   return {std::move(piece)};
 }
 
+Box FirstBox(const Shape& shape, int64_t first, int64_t count) {
+  Box box = WholeOf(shape);
+  int64_t place = ElementCount(shape);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    place /= shape[d];
+    box.offset[d] = first / place;
+    box.shape[d] = 1;
+    first %= place;
+    if (first > 0 || place > count) continue;
+    box.shape[d] = std::min(shape[d] - box.offset[d], count / place);
+    break;
+  }
+  return box;
+}
+
 }  // namespace shardinit::dcp

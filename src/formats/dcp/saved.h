@@ -61,6 +61,10 @@ SavedTensor TensorOf(const Value& value, const std::string& path);
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
                                 const std::string& path, int64_t offset, const std::string& place);
 
+// Returns the first box of a tensor's elements from `first` on, of at most `count` elements that
+// are contiguous in row-major order. They are in at most 2 * rank - 1 such boxes.
+Box FirstBox(const Shape& shape, int64_t first, int64_t count);
+
 // The place of a storage in the file.
 struct Stored {
   int64_t offset, bytes;

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "base/text.h"
-#include "formats/dcp/flat.h"
 #include "formats/dcp/saved.h"
 #include "formats/input.h"
 #include "report/text.h"
@@ -21,17 +20,19 @@ namespace {
 
 constexpr std::string_view kModelEnd = "_model_states.pt", kOptimizerEnd = "_optim_states.pt";
 constexpr char kWholeModel[] = "mp_rank_00_model_states.pt";
-constexpr char kScripts[] = "convert it with DeepSpeed's own scripts";
-constexpr size_t kMostPieces = size_t{1} << 24;
+constexpr size_t kMostPieces = size_t{1} << 23;
 
-template <typename... T>
-void Require(bool is, const std::string& folder, std::string_view hint,
-             fmt::format_string<T...> what, T&&... of) {
+void Require(bool is, const std::string& folder, const std::string& what,
+             const std::string& hint = "convert it with DeepSpeed's own scripts") {
   if (is) return;
-  throw Error(ExitCode::kRefused,
-              fmt::format("cannot read `{}` as a checkpoint of DeepSpeed: {}", Escape(folder),
-                          fmt::format(what, std::forward<T>(of)...)),
-              std::string(hint));
+  throw Error(
+      ExitCode::kRefused,
+      fmt::format("cannot read `{}` as a checkpoint of DeepSpeed: {}", Escape(folder), what), hint);
+}
+
+// Returns whether a folder can have the name, without leading elsewhere.
+bool IsName(std::string_view name) {
+  return !name.empty() && name[0] != '.' && name.find_first_of({"/\0", 2}) == name.npos;
 }
 
 // The paths of files by rank. A file for all ranks has the rank -1.
@@ -49,9 +50,8 @@ std::optional<int64_t> RankIn(std::string_view name, std::string_view end) {
   if (!name.starts_with(kBegin)) return std::nullopt;
   const std::string_view digits = name.substr(kBegin.size());
   const auto rank = ParseNumber<int64_t>(digits.substr(0, digits.find('_')));
-  const bool fits =
-      rank && *rank >= 0 && name == fmt::format("{}{}_mp_rank_00{}", kBegin, *rank, end);
-  return fits ? rank : std::nullopt;
+  if (!rank || *rank < 0) return std::nullopt;
+  return name == fmt::format("{}{}_mp_rank_00{}", kBegin, *rank, end) ? rank : std::nullopt;
 }
 
 // Returns nullopt if the folder has no files of DeepSpeed.
@@ -62,12 +62,12 @@ std::optional<ZeroFiles> FindZeroFiles(const std::string& folder) {
     if (!is_model && !name.ends_with(kOptimizerEnd)) continue;
     const auto rank = RankIn(name, is_model ? kModelEnd : kOptimizerEnd);
     RankFiles& known = is_model ? files.models : files.optimizers;
-    Require(rank && known.emplace(*rank, folder + "/" + name).second, folder, kScripts,
-            "{} is of tensor, pipeline or expert parallelism, or of another run", Quote(name));
+    Require(rank && known.emplace(*rank, folder + "/" + name).second, folder,
+            Quote(name) + " is of tensor, pipeline or expert parallelism, or of another run");
   }
   files.is_universal = files.optimizers.empty() && InputExists(folder + "/zero/optimizer_state.pt");
-  const bool has_any = files.is_universal || !files.models.empty() || !files.optimizers.empty();
-  return has_any ? std::optional(std::move(files)) : std::nullopt;
+  if (files.models.empty() && files.optimizers.empty() && !files.is_universal) return std::nullopt;
+  return files;
 }
 
 // Calls `visit` with each name and value of a dictionary.
@@ -81,9 +81,52 @@ void ForEach(const Value* dict, const std::string& path, F visit) {
   }
 }
 
-const Value& NeedTensor(const Value* value, const std::string& path, const std::string& name) {
+// Returns the place of a tensor, which must have the shape unless that is null.
+TensorInFolder Locate(const Value* value, const Shape* shape, const std::string& name,
+                      const std::string& path, const FindStorage& find) {
   if (value == nullptr || !IsTensor(*value)) Refuse(path, "it has no tensor {}", Quote(name));
-  return *value;
+  TensorInFolder stored = LocateTensor(*value, name, path, find);
+  if (shape == nullptr || stored.shape == *shape) return stored;
+  Refuse(path, "{} has the shape {} instead of {}", Quote(name), InShape(stored.shape),
+         InShape(*shape));
+}
+
+// A vector that joins many tensors. It is stored in runs.
+struct FlatVector {
+  std::string dtype = {};
+  int64_t element_bytes = 0;
+  std::map<int64_t, FilePiece> runs = {};  // by the position after each
+  int64_t size() const { return runs.empty() ? 0 : runs.rbegin()->first; }
+};
+
+void Append(const TensorInFolder& stored, const std::string& path, FlatVector* flat) {
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, stored.dtype);
+  if (dtype == nullptr || stored.shape.size() != 1 ||
+      (!flat->dtype.empty() && stored.dtype != flat->dtype) ||
+      (!stored.pieces.empty() && !stored.pieces[0].loops.empty())) {
+    Refuse(path, "a part of a flat vector of {} is {} {} or not contiguous", flat->dtype,
+           stored.dtype, InShape(stored.shape));
+  }
+  flat->dtype = stored.dtype;
+  flat->element_bytes = dtype->bytes;
+  if (!stored.pieces.empty()) flat->runs[flat->size() + stored.shape[0]] = stored.pieces[0];
+}
+
+// Makes `count` elements of the vector, from `at` on, the tensor's elements from `first` on.
+void Place(const FlatVector& flat, int64_t at, int64_t count, int64_t first,
+           TensorInFolder* tensor) {
+  for (auto run = flat.runs.upper_bound(at); count > 0;) {
+    const auto& [end, piece] = *run;
+    Box box = FirstBox(tensor->shape, first, std::min(count, end - at));
+    const int64_t taken = ElementCount(box.shape);
+    const int64_t before = at - (end - piece.box.shape[0]);
+    tensor->pieces.push_back(
+        {std::move(box), piece.file, piece.offset + before * flat.element_bytes});
+    at += taken;
+    first += taken;
+    count -= taken;
+    if (at == end) ++run;
+  }
 }
 
 class ZeroReader {
@@ -92,15 +135,18 @@ class ZeroReader {
       : folder_(folder), files_(std::move(files)) {}
 
   Contents Read() {
-    if (!files_.is_universal) ReadOptimizers();
-    const bool is_split = stage_ == 3;
-    Need(!files_.is_universal || files_.models.contains(-1),
-         "its universal tensors are from stage 3, which flattens them");
-    Need(!files_.models.empty() && files_.models.begin()->first == (is_split ? 0 : -1) &&
-             files_.models.rbegin()->first == (is_split ? ranks() - 1 : -1) &&
-             std::ssize(files_.models) == (is_split ? ranks() : 1),
-         "it has {} files `*{}` instead of {}", files_.models.size(), kModelEnd,
-         is_split ? "one for each rank" : kWholeModel);
+    for (const auto& [rank, path] : files_.optimizers) {
+      Need(rank < ranks(), "it lacks the file of a rank");
+      ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
+        RefuseDivided(root, path);
+        ReadOptimizer(dcp::Need(root.Find("optimizer_state_dict"), path, "optimizer"), path, find);
+      });
+    }
+    const bool is_split = stage_ == 3, is_whole = files_.models.contains(-1);
+    Need(!files_.is_universal || is_whole, "it is universal, but from stage 3");
+    Need(is_whole != is_split && std::ssize(files_.models) == (is_split ? ranks() : 1) &&
+             files_.models.rbegin()->first == (is_split ? ranks() - 1 : -1),
+         "it has other files `*{}` than stage {} has", kModelEnd, stage_);
     for (const auto& [rank, path] : files_.models) {
       if (rank > 0 && frozen_.empty()) break;
       ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
@@ -110,33 +156,23 @@ class ZeroReader {
     }
     files_.is_universal ? PlaceUniversal() : is_split ? PlaceSplit() : PlaceJoined();
     for (const auto& [name, frozen] : frozen_) {
-      if (is_split) Place(name, frozen.shape, frozen.parts, 0);
+      if (is_split) AddFrom(frozen.second, 0, name, frozen.first);
     }
     for (const auto& [alias, source] : shared_) {
       const auto found = contents_.tensors.find(source);
-      if (found != contents_.tensors.end()) contents_.tensors[alias] = found->second;
+      if (alias == source || found == contents_.tensors.end()) continue;
+      contents_.tensors.erase(alias);
+      Add(alias, found->second);
     }
     return std::move(contents_);
   }
 
  private:
-  using Parameter = std::pair<std::string, Shape>;
-
   int64_t ranks() const { return std::ssize(files_.optimizers); }
 
   template <typename... T>
   void Need(bool is, fmt::format_string<T...> what, T&&... of) const {
-    Require(is, folder_, kScripts, what, std::forward<T>(of)...);
-  }
-
-  void ReadOptimizers() {
-    for (const auto& [rank, path] : files_.optimizers) {
-      ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-        RefuseDivided(root, path);
-        ReadOptimizer(dcp::Need(root.Find("optimizer_state_dict"), path, "optimizer"), path, find);
-      });
-    }
-    Need(files_.optimizers.rbegin()->first == ranks() - 1, "it lacks the file of a rank");
+    if (!is) Require(false, folder_, fmt::format(what, std::forward<T>(of)...));
   }
 
   void ReadOptimizer(const Value& state, const std::string& path, const FindStorage& find) {
@@ -165,8 +201,8 @@ class ZeroReader {
     Need(stage_ == 3 || groups.size() == flat_.size(), "{} has {} groups instead of {}",
          Quote(path), groups.size(), flat_.size());
     for (size_t g = 0; g < groups.size(); ++g) {
-      const Value& vector = NeedTensor(groups[g], path, key);
-      (stage_ == 3 ? flat_.back() : flat_[g]).Append(LocateTensor(vector, key, path, find), path);
+      FlatVector* const flat = stage_ == 3 ? &flat_.back() : &flat_[g];
+      Append(Locate(groups[g], nullptr, key, path, find), path, flat);
     }
     if (const Value* all = state.Find("param_alignment_paddings"); all != nullptr && is_first) {
       for (const Value* group : all->items) {
@@ -194,7 +230,7 @@ class ZeroReader {
     if (frozen != nullptr && frozen->kind != Value::Kind::kNone) {
       ForEach(frozen, path, [&](const std::string& name, const Value& shape) {
         Need(names_.insert(name).second, "{} has two shapes", Quote(name));
-        frozen_[name].shape = ShapeOf(&shape, path, "frozen_param_shapes");
+        frozen_[name].first = ShapeOf(&shape, path, "frozen_param_shapes");
       });
     }
     ForEach(root.Find("shared_params"), path, [&](const std::string& alias, const Value& source) {
@@ -202,30 +238,22 @@ class ZeroReader {
       if (names_.contains(shared_[alias])) names_.insert(alias);
     });
     // The rest of the module is buffers and, in stage 1, frozen parameters.
-    const Value* const module = root.Find("module");
-    ForEach(module, path, [&](const std::string& name, const Value& value) {
+    ForEach(root.Find("module"), path, [&](const std::string& name, const Value& value) {
       if (names_.contains(name)) return;
       if (IsTensor(value)) return Add(name, LocateTensor(value, name, path, find));
       contents_.others["objects"].Add(PartEntry{.keys = {name}});
     });
-    CountTensors(root, path, {module, root.Find("frozen_param_fragments")},
-                 &contents_.others["run"]);
-    if (contents_.others["run"].tensors == 0) contents_.others.erase("run");
   }
 
   // Frozen parameters are not in optimizers. In stage 3, each rank has a part of each.
   void ReadFrozen(const Value& root, const std::string& path, const FindStorage& find) {
     const Value* const fragments = root.Find("frozen_param_fragments");
     for (auto& [name, frozen] : frozen_) {
+      Shape shape = frozen.first;
+      if (stage_ == 3) shape = {(ElementCount(shape) + ranks() - 1) / ranks()};
       const Value* const value = fragments != nullptr ? fragments->Find(name) : nullptr;
-      TensorInFolder stored = LocateTensor(NeedTensor(value, path, name), name, path, find);
-      Shape wanted = frozen.shape;
-      if (stage_ == 3) wanted = {(ElementCount(wanted) + ranks() - 1) / ranks()};
-      if (stored.shape != wanted) {
-        Refuse(path, "{} has the shape {} instead of {}", Quote(name), InShape(stored.shape),
-               InShape(wanted));
-      }
-      stage_ == 3 ? frozen.parts.Append(stored, path) : Add(name, std::move(stored));
+      TensorInFolder stored = Locate(value, &shape, name, path, find);
+      stage_ == 3 ? Append(stored, path, &frozen.second) : Add(name, std::move(stored));
     }
   }
 
@@ -236,13 +264,12 @@ class ZeroReader {
          Quote(name));
   }
 
-  // Adds a tensor whose elements are in a vector from `at` on.
-  void Place(const std::string& name, const Shape& shape, const FlatVector& flat, int64_t at) {
+  void AddFrom(const FlatVector& flat, int64_t at, const std::string& name, const Shape& shape) {
     const int64_t count = ElementCount(shape);
     Need(at <= flat.size() && count <= flat.size() - at,
          "{} ends after the {} elements of its group", Quote(name), flat.size());
-    TensorInFolder holding{NameOf(files_.models.begin()->second), flat.dtype(), shape, {}};
-    flat.Place(at, count, 0, &holding);
+    TensorInFolder holding{NameOf(files_.models.begin()->second), flat.dtype, shape, {}};
+    Place(flat, at, count, 0, &holding);
     Add(name, std::move(holding));
   }
 
@@ -257,7 +284,7 @@ class ZeroReader {
       paddings_[g].resize(groups_[g].size());
       for (size_t i = 0; i < groups_[g].size(); ++i) {
         const auto& [name, shape] = groups_[g][i];
-        Place(name, shape, flat_[g], at);
+        AddFrom(flat_[g], at, name, shape);
         at += ElementCount(shape) + paddings_[g][i];
       }
       // The padding at the end is known only up to a multiple of this.
@@ -273,12 +300,12 @@ class ZeroReader {
     for (const auto& group : groups_) {
       for (const auto& [name, shape] : group) {
         const int64_t count = ElementCount(shape), part = (count + ranks() - 1) / ranks();
-        TensorInFolder holding{NameOf(files_.models.at(0)), flat_[0].dtype(), shape, {}};
+        TensorInFolder holding{NameOf(files_.models.at(0)), flat_[0].dtype, shape, {}};
         for (int64_t r = 0; r < ranks(); ++r) {
           const FlatVector& flat = flat_[static_cast<size_t>(r)];
           Need(part <= flat.size() - at, "{} ends after the {} elements of rank {}", Quote(name),
                flat.size(), r);
-          flat.Place(at, std::clamp<int64_t>(count - r * part, 0, part), r * part, &holding);
+          Place(flat, at, std::clamp<int64_t>(count - r * part, 0, part), r * part, &holding);
         }
         Add(name, std::move(holding));
         at += part;
@@ -293,15 +320,10 @@ class ZeroReader {
   void PlaceUniversal() {
     for (const auto& group : groups_) {
       for (const auto& [name, shape] : group) {
-        Need(!name.empty() && name[0] != '.' && name.find_first_of({"/\0", 2}) == name.npos,
-             "{} is not the name of a folder", Quote(name));
+        Need(IsName(name), "{} is not the name of a folder", Quote(name));
         const std::string path = fmt::format("{}/zero/{}/fp32.pt", folder_, name);
         ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-          const Value& value = NeedTensor(root.Find("param"), path, "param");
-          TensorInFolder holding = LocateTensor(value, name, path, find);
-          Need(holding.shape == shape, "{} has the shape {} instead of {}", Quote(name),
-               InShape(holding.shape), InShape(shape));
-          Add(name, std::move(holding));
+          Add(name, Locate(root.Find("param"), &shape, name, path, find));
         });
       }
     }
@@ -313,12 +335,8 @@ class ZeroReader {
   int64_t stage_ = 0;             // 0 for universal checkpoints
   std::vector<FlatVector> flat_;  // of each group or, in stage 3, of each rank
   std::vector<std::vector<int64_t>> paddings_;
-  std::vector<std::vector<Parameter>> groups_;
-  struct Frozen {
-    Shape shape;
-    FlatVector parts;
-  };
-  std::map<std::string, Frozen> frozen_;
+  std::vector<std::vector<std::pair<std::string, Shape>>> groups_;
+  std::map<std::string, std::pair<Shape, FlatVector>> frozen_;
   std::map<std::string, std::string> shared_;
   std::set<std::string> names_;  // tensors that are not taken from the module
   size_t pieces_ = 0;
@@ -326,18 +344,16 @@ class ZeroReader {
 
 // Returns the folder of a run's newest checkpoint, which `latest` names, or else the folder itself.
 std::string FindTag(const std::string& folder) {
-  constexpr size_t kMost = 255;
+  constexpr int64_t kMost = 255;
   const std::string latest = folder + "/latest";
-  std::string tag;
-  if (InputExists(latest) && !IsInputFolder(latest) && InputSize(latest) <= int64_t{kMost}) {
-    tag = ReadInput(latest, kMost);
+  if (InputExists(latest) && !IsInputFolder(latest) && InputSize(latest) <= kMost) {
+    std::string tag = ReadInput(latest, kMost);
     tag.resize(tag.find_last_not_of(" \n") + 1);
+    if (IsName(tag) && IsInputFolder(folder + "/" + tag)) return folder + "/" + tag;
   }
-  const bool is_name = !tag.empty() && tag[0] != '.' && tag.find_first_of({"/\0", 2}) == tag.npos;
-  if (is_name && IsInputFolder(folder + "/" + tag)) return folder + "/" + tag;
   Require(!InputExists(folder + "/zero_to_fp32.py"), folder,
-          "name the folder of a step, such as `global_step100`",
-          "its `latest` does not name a folder in it");
+          "its `latest` does not name a folder in it",
+          "name the folder of a step, such as `global_step100`");
   return folder;
 }
 
@@ -345,19 +361,16 @@ std::optional<Contents> ReadZero(const std::string& given, const std::string& pa
   const std::string folder = FindTag(given);
   std::optional<ZeroFiles> files = FindZeroFiles(folder);
   if (!files) return std::nullopt;
-  const bool has_model = files->models.contains(-1);
   if (!files->is_universal && files->optimizers.empty()) {
-    bool is_zero = !has_model;
     const std::string model = folder + "/" + kWholeModel;
-    if (has_model) {
-      ReadTorchFile(model, [&](const Value& root, const FindStorage&) {
-        const Value* const shapes = root.Find("param_shapes");
-        is_zero = shapes != nullptr && shapes->kind != Value::Kind::kNone;
-      });
-    }
-    Require(!is_zero, folder,
-            has_model ? "name its model file to read the model in the type of the run" : kScripts,
-            "it has no files `*{}`", kOptimizerEnd);
+    bool is_zero = !files->models.contains(-1);
+    const auto read = [&](const Value& root, const FindStorage&) {
+      const Value* const shapes = root.Find("param_shapes");
+      is_zero = shapes != nullptr && shapes->kind != Value::Kind::kNone;
+    };
+    if (!is_zero) ReadTorchFile(model, read);
+    Require(!is_zero, folder, fmt::format("it has no files `*{}`", kOptimizerEnd),
+            "name a model file to read the model in the type of the run");
     return ReadModelFile(model, part);
   }
   if (!part.empty() && part != ".") {
