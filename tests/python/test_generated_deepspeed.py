@@ -178,3 +178,13 @@ def test_incomplete_runs_are_refused(runs, tmp_path, damage, says):
             assert result.returncode == 5 and says in result.stderr, (case, result)
             assert "hint:" in result.stderr or damage in ("lost", "cut")
         assert not (tmp_path / "out").exists()
+
+
+def test_weights_next_to_a_run_are_not_chosen_silently(runs, tmp_path):
+    """The Trainer of Transformers saves 16-bit weights next to a run: the user names one of them."""
+    run, case = runs[1]
+    shutil.copytree(run, tmp_path / "run")
+    safetensors_torch.save_file({"w": torch.ones(2)}, tmp_path / "run/model.safetensors")
+    result = run_tool("digest", tmp_path / "run")
+    assert result.returncode == 2 and "holds safetensors files and DeepSpeed files" in result.stderr
+    assert_same(read(tmp_path / "run/step-2", tmp_path / "out"), wanted_of(run, case))

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kModelEnd = "_model_states.pt", kOptimizerEnd = "_optim_states.pt";
 constexpr char kWholeModel[] = "mp_rank_00_model_states.pt";
-constexpr size_t kMostPieces = size_t{1} << 23;
+constexpr size_t kMostPieces = size_t{1} << 22;
 
 void Require(bool is, const std::string& folder, const std::string& what,
              const std::string& hint = "convert it with DeepSpeed's own scripts") {
