@@ -1,6 +1,7 @@
 """Measures conversions of quantized releases at their true sizes: sparse files with the names, shapes and types of Kimi
-K2 Thinking (INT4 of compressed-tensors) and of DeepSeek V3.2 (f8e4m3fn with scales of f32). All numbers are 0, which
-take no space on the disk; scales, too.
+K2 Thinking (INT4 of compressed-tensors), of DeepSeek V3.2 (f8e4m3fn with scales of f32), and of DeepSeek V4 Flash
+(f8e4m3fn and experts of f4e2m1fn with scales of f8e8m0; Transformers' model and its table of names). All numbers are
+0, which take no space on the disk; scales, too.
 
     build/venv/bin/python tests/bench/true_headers.py FOLDER
 
@@ -8,6 +9,7 @@ FOLDER needs about 60 GB, for two layers of Kimi K2. Prints seconds, bytes read 
 
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -15,7 +17,7 @@ import sys
 import time
 
 TOOL = pathlib.Path(__file__).parents[2] / "build/release/src/shardinit"
-SIZES = {"F32": 4, "BF16": 2, "I32": 4, "F8_E4M3": 1}
+SIZES = {"F32": 4, "BF16": 2, "I32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "I64": 8}
 EACH_FILE = 16 << 30
 
 
@@ -60,8 +62,53 @@ V3 = MODEL | {"vocab_size": 129280, "num_attention_heads": 128, "n_routed_expert
               "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}}
 
 
+V4 = {"num_hidden_layers": 43, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128],
+                                                       "scale_fmt": "ue8m0", "expert_dtype": "fp4"}}
+# The names of DeepSeek V4's release, by Transformers' names (its conversion_mapping.py).
+V4_NAMES = [(r"^model\.", ""), (r"self_attn\.", "attn."), (r"mlp\.", "ffn."), ("embed_tokens", "embed"),
+            ("lm_head", "head"), (r"hc_head\.hc_", "hc_head_"), ("input_layernorm", "attn_norm"),
+            ("post_attention_layernorm", "ffn_norm"), (r"attn_hc\.", "hc_attn_"), (r"ffn_hc\.", "hc_ffn_"),
+            ("sinks", "attn_sink"), (r"compressor\.indexer\.scorer\.", "indexer."),
+            (r"compressor\.indexer\.q_b_proj", "indexer.wq_b"), (r"compressor\.indexer", "indexer.compressor"),
+            (r"kv_norm", "norm"), ("position_bias", "ape"), ("q_a_proj", "wq_a"), ("q_b_proj", "wq_b"),
+            ("kv_proj", "wkv"), (r"compressor\.gate_proj", "compressor.wgate"), ("o_a_proj", "wo_a"),
+            ("o_b_proj", "wo_b"), ("q_a_norm", "q_norm"), ("e_score_correction_bias", "bias"),
+            (r"shared_experts\.gate_proj", "shared_experts.w1"), (r"shared_experts\.down_proj", "shared_experts.w2"),
+            (r"shared_experts\.up_proj", "shared_experts.w3")]
+
+
+def stored_v4(layers):
+    """Yields the same for DeepSeek V4 Flash."""
+    import torch
+    import transformers
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("deepseek_v4"))
+    for name, tensor in model.state_dict().items():
+        if ".layers." in name and int(name.split(".")[2]) >= layers:
+            continue
+        shape = tuple(tensor.shape)
+        for pattern, short in V4_NAMES:
+            name = re.sub(pattern, short, name)
+        if "experts.gate_up_proj" in name or "experts.down_proj" in name:
+            experts, rows, columns = shape
+            halves = ["w1", "w3"] if "gate_up" in name else ["w2"]
+            for expert in range(experts):
+                for half in halves:
+                    at = f"{name[:name.index('experts.') + 8]}{expert}.{half}"
+                    yield f"{at}.weight", "I8", (rows // len(halves), columns // 2), b""
+                    yield f"{at}.scale", "F8_E8M0", (rows // len(halves), columns // 32), b""
+        elif re.search(r"\.(w[qo]_[ab]|attn\.wkv|shared_experts\.w[123])\.weight$", name):
+            yield name, "F8_E4M3", shape, b""
+            yield name[:-6] + "scale", "F8_E8M0", (-(-shape[0] // 128), -(-shape[1] // 128)), b""
+        else:
+            yield name, "I64" if "tid2eid" in name else "BF16", shape, b""
+
+
 def stored(config, layers):
     """Yields the name, the type, the shape and the first bytes of each stored tensor."""
+    if config is V4:
+        yield from stored_v4(layers)
+        return
     is_kimi = config is KIMI
     for name, shape, is_expert in deepseek(config, layers):
         if is_kimi and is_expert:
@@ -125,7 +172,7 @@ def measure(what, *words):
 
 
 def main(folder):
-    for name, config, few in (("Kimi K2", KIMI, 2), ("DeepSeek V3.2", V3, 4)):
+    for name, config, few in (("Kimi K2", KIMI, 2), ("DeepSeek V3.2", V3, 4), ("DeepSeek V4 Flash", V4, 4)):
         for layers in (few, config["num_hidden_layers"]):
             tensors, size = write(folder / "in", config, layers)
             what = f"{name}, {layers} layers, {tensors} tensors, {size / 1e9:.1f} GB"
