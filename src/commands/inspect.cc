@@ -164,8 +164,8 @@ void InspectFile(const InspectOptions& options) {
 }
 
 void RunInspect(const InspectOptions& options) {
-  const bool is_own = InputExists(options.path + "/" + kPlanName);
-  if (is_own && IsInputFolder(options.path) && options.part.empty()) return InspectFolder(options);
+  const bool is_own = IsInputFolder(options.path) && InputExists(options.path + "/" + kPlanName);
+  if (is_own && options.part.empty()) return InspectFolder(options);
   if (MayHoldTensors(options.path)) return InspectForeign(options);
   if (!Exists(options.path)) {
     throw Usage(fmt::format("there is no file or folder `{}`", options.path));
