@@ -1,4 +1,4 @@
-"""A folder that is converted to safetensors keeps the files that Transformers needs besides the tensors."""
+"""A folder that is converted to safetensors keeps the files that Transformers needs in addition to the tensors."""
 
 import os
 import shutil
@@ -65,7 +65,7 @@ def test_extras_can_be_left_out_and_are_not_for_other_formats(tmp_path):
     assert sorted(files_of(tmp_path / "out")) == ["config.json", "model.safetensors", "shardinit-export.json"]
     run_ok("convert", tmp_path / "in", "--to", "dcp", "-o", tmp_path / "dcp")
     assert not any(name.startswith("tokenizer") for name in files_of(tmp_path / "dcp"))
-    # The tensors of one file are no folder of Hugging Face.
+    # A single file has no folder of Hugging Face.
     run_ok("convert", tmp_path / "in/model.safetensors", "--to", "safetensors", "-o", tmp_path / "file")
     assert not any(name.startswith("tokenizer") for name in files_of(tmp_path / "file"))
 
