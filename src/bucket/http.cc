@@ -21,6 +21,7 @@
 #include "base/interrupt.h"
 #include "base/parse_number.h"
 #include "base/random.h"
+#include "bucket/profile.h"
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
@@ -86,22 +87,16 @@ size_t TakeHeader(char* data, size_t size, size_t count, void* transfer) noexcep
     if (to.is_too_large) return false;
     const size_t colon = line.find(':');
     if (colon == line.npos) return true;
-    std::string name(line.substr(0, colon));
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-    std::string_view value = line.substr(colon + 1);
-    while (!value.empty() && std::string_view(" \t").find(value.front()) != value.npos) {
-      value.remove_prefix(1);
-    }
-    while (!value.empty() && std::string_view(" \t\r\n").find(value.back()) != value.npos) {
-      value.remove_suffix(1);
-    }
+    const std::string name = Lower(line.substr(0, colon));
+    const std::string_view value = Trimmed(line.substr(colon + 1));
     // Without this, a body that grows as it arrives would need its memory twice.
     if (name == "content-length") {
       const size_t length = ParseNumber<size_t>(value).value_or(0);
       to.response.body.reserve(std::min({length, to.limit, kMostReserved}));
     }
-    to.response.headers[std::move(name)] = value;
+    std::string& header = to.response.headers[name];
+    // A proxy may add a list of links to the server's.
+    header = name == "link" && !header.empty() ? fmt::format("{}, {}", header, value) : value;
     return true;
   });
 }

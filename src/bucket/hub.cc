@@ -24,7 +24,6 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kPageLimit = 4 << 20, kListLimit = 64 << 20;  // bytes of JSON
-constexpr uint64_t kMostBytes = uint64_t{1} << 60;             // of a file
 
 struct HubUrl {
   std::string model;  // `ORG/MODEL`
@@ -72,11 +71,8 @@ HubUrl ParseHubUrl(const std::string& url) {
 
 // Returns whether a variable of the Hub's client is set to a true value.
 bool IsOn(const char* variable) {
-  std::string value = Environment(variable);
-  std::ranges::transform(value, value.begin(), [](char c) {
-    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
-  });
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+  const std::string value = Lower(Environment(variable));
+  return value == "1" || value == "on" || value == "yes" || value == "true";
 }
 
 // Returns the user's token, or an empty text. Looks in the order of the Hub's client.
@@ -90,8 +86,7 @@ std::string FindHubToken() {
     origin = ExpandedPath(FirstOf({Environment("HF_TOKEN_PATH"), home + "/token"}));
     ReadFileIfExists(origin, size_t{1} << 16, &token);
   }
-  const size_t begin = std::min(token.find_first_not_of(" \t\r\n"), token.size());
-  token = token.substr(begin, token.find_last_not_of(" \t\r\n") + 1 - begin);
+  token = std::string(Trimmed(token));
   if (std::ranges::all_of(token, [](char c) { return c > ' ' && c < '\x7f'; })) return token;
   throw Usage(fmt::format("the token in {} has characters that no token has", Escape(origin)),
               "copy the token from the settings of your account on the Hub");
@@ -120,12 +115,13 @@ int64_t SizeIn(const nlohmann::json& in) {
   const auto found = in.find("size");
   if (found == in.end() || !found->is_number_unsigned()) return -1;
   const auto bytes = found->get<uint64_t>();
-  return bytes <= kMostBytes ? static_cast<int64_t>(bytes) : -1;
+  return bytes <= uint64_t{kMostFileBytes} ? static_cast<int64_t>(bytes) : -1;
 }
 
 // Returns the URL of the next page in a `Link` header, or an empty text.
 std::string NextPage(std::string_view link) {
-  const size_t rel = link.find("rel=\"next\""), begin = link.rfind('<', rel);
+  const size_t rel = std::min(link.find("rel=\"next\""), link.find("rel=next"));
+  const size_t begin = link.rfind('<', rel);
   const size_t end = link.find('>', std::min(begin, link.size()));
   if (rel == link.npos || begin == link.npos || end == link.npos || end > rel) return {};
   return std::string(link.substr(begin + 1, end - begin - 1));
@@ -277,7 +273,7 @@ BucketTree::Parts ListHub(const std::string& url) {
   }
   std::string endpoint = FirstOf({Environment("HF_ENDPOINT"), "https://huggingface.co"});
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  RequireWebUrl(endpoint, "HF_ENDPOINT");
+  RequireWebUrl(endpoint, "HF_ENDPOINT", endpoint);
   const auto model = std::make_shared<HubModel>(parsed, endpoint);
   BucketTree::Objects objects = model->List();
   return {parsed.text, "", std::move(objects),

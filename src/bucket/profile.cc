@@ -20,18 +20,6 @@ constexpr std::string_view kSpaces = " \t\v\f";
 
 using Sections = std::vector<std::pair<std::string, ProfileKeys>>;
 
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower;
-}
-
 // Removes a line and its newline, `\n`, `\r\n` or `\r`, from `text`. Returns the line.
 std::string_view TakeLine(std::string_view* text) {
   const size_t end = std::min(text->find_first_of("\r\n"), text->size());
@@ -178,6 +166,18 @@ std::string ExpandedPath(const std::string& given) {
     }
   }
   return path;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(" \t\v\f\r\n"), text.size());
+  return text.substr(begin, text.find_last_not_of(" \t\v\f\r\n") + 1 - begin);
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return lower;
 }
 
 bool IsTrue(std::string_view setting) { return Lower(setting) == "true"; }

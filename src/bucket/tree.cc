@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -51,11 +52,25 @@ std::vector<std::unique_ptr<BucketTree>> trees;
 BucketTree& BucketTree::Of(const std::string& url) {
   const std::lock_guard lock(trees_mutex);
   // Look before parsing: a listed name may be one that ParseBucketUrl() rejects.
+  // The list of a web server's folder lacks files that its index does not name.
+  const bool may_be_new = NamesWebFile(url) && !url.ends_with("/model.safetensors.index.json");
   for (const auto& tree : trees) {
-    if (IsWithin(url, tree->url_)) return *tree;
+    if (!IsWithin(url, tree->url_)) continue;
+    if (!may_be_new || tree->asked_ == url || tree->Find(url) != nullptr) return *tree;
   }
-  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(List(url))));
-  return *trees.back();
+  Parts parts = List(url);
+  const auto same = std::ranges::find_if(
+      trees, [&](const auto& tree) { return parts.root.empty() && tree->url_ == parts.base; });
+  if (same != trees.end()) {
+    // A second index adds files to its folder. The other files must keep their versions.
+    Objects known = (*same)->parts_.objects;
+    known.merge(parts.objects);
+    parts.objects = std::move(known);
+  }
+  BucketTree& tree =
+      **trees.insert(same, std::unique_ptr<BucketTree>(new BucketTree(std::move(parts))));
+  tree.asked_ = url;
+  return tree;
 }
 
 std::string BucketTree::Add(Objects objects, ReadRange read) {

@@ -54,6 +54,7 @@ class BucketTree {
 
   const Parts parts_;
   const std::string url_;
+  std::string asked_;  // the URL that Of() listed
 };
 
 }  // namespace shardinit

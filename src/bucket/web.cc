@@ -39,7 +39,8 @@ std::chrono::seconds AskedWait(const Response& response) {
 int64_t SizeInRange(std::string_view text, int64_t offset, int64_t bytes) {
   const std::string begin = fmt::format("bytes {}-{}/", offset, offset + bytes - 1);
   if (!text.starts_with(begin)) return -1;
-  return ParseNumber<int64_t>(text.substr(begin.size())).value_or(-1);
+  const int64_t size = ParseNumber<int64_t>(text.substr(begin.size())).value_or(-1);
+  return size <= kMostFileBytes ? size : -1;
 }
 
 Error WithoutRanges(const std::string& doing) {
@@ -54,7 +55,7 @@ std::string OriginOf(std::string_view url) {
   return std::string(url.substr(0, url.find_first_of("/?#", std::min(host + 3, url.size()))));
 }
 
-void RequireWebUrl(const std::string& url, const std::string& origin) {
+void RequireWebUrl(const std::string& url, const std::string& origin, const std::string& shown) {
   const std::string server = OriginOf(url);
   const bool is_encrypted = server.starts_with("https://");
   const std::string host = server.substr(std::min(server.find("://") + 3, server.size()));
@@ -67,12 +68,12 @@ void RequireWebUrl(const std::string& url, const std::string& origin) {
       std::ranges::all_of(url, [](char c) { return c > ' ' && c != '\x7f' && c != '\\'; });
   if ((!is_encrypted && !server.starts_with("http://")) || host.empty() || !is_plain ||
       !std::ranges::all_of(host, is_in_host)) {
-    throw Usage(fmt::format("{} is {}, which is not a URL of a web server", origin, Quote(url)),
+    throw Usage(fmt::format("{} is {}, which is not a URL of a web server", origin, Quote(shown)),
                 "write `https://HOST/PATH`, with `%20` for a space");
   }
   if (is_encrypted || IsOnThisMachine(host)) return;
   throw Usage(
-      fmt::format("{} is {}, which is neither https nor on this machine", origin, Quote(url)),
+      fmt::format("{} is {}, which is neither https nor on this machine", origin, Quote(shown)),
       "use https, which detects changes on the way");
 }
 
@@ -83,6 +84,7 @@ std::string ResolvedUrl(const std::string& url, const std::string& reference) {
   if (reference.starts_with("//")) return server.substr(0, server.find(':') + 1) + reference;
   if (reference.starts_with("/")) return server + reference;
   const std::string path = url.substr(0, url.find_first_of("?#"));
+  if (reference.starts_with("?")) return path + reference;
   const size_t slash = path.rfind('/');
   return (slash < server.size() ? server : path.substr(0, slash)) + "/" + reference;
 }
@@ -106,7 +108,8 @@ WebAnswer Web::Follow(const std::string& url, const std::string& doing, size_t l
   WebAnswer answer{.url = url};
   bool is_home = true;
   for (int hop = 0; hop <= kMostRedirects; ++hop) {
-    RequireWebUrl(answer.url, hop == 0 ? "the address" : "the target of a redirect");
+    RequireWebUrl(answer.url, hop == 0 ? "the address" : "the target of a redirect",
+                  Printable(answer.url));
     const std::string server = OriginOf(answer.url);
     // A server that was reached through another one may not get the token either.
     is_home = is_home && server == origin_;
@@ -184,7 +187,7 @@ Error Web::Failure(const Response& response, const std::string& doing, const std
   const std::string message = Printable(response.Header("x-error-message"));
   return Error(is_final ? ExitCode::kUsage : ExitCode::kWorld,
                response.status == 0
-                   ? fmt::format("cannot {}: {}", doing, response.failure)
+                   ? fmt::format("cannot {}: {}", doing, Printable(response.failure))
                    : fmt::format("cannot {}: the server answered {}{}{}", doing, response.status,
                                  message.empty() ? "" : ": ", message),
                hint);

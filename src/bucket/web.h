@@ -12,6 +12,8 @@
 
 namespace shardinit {
 
+inline constexpr int64_t kMostFileBytes = int64_t{1} << 60;
+
 struct WebAnswer {
   Response response = {};
   Response home = {};     // status and headers from the server that was asked first
@@ -52,9 +54,9 @@ class Web {
 // Returns the scheme, host and port of a URL.
 std::string OriginOf(std::string_view url);
 
-// Throws Error (kUsage) unless `url` is a URL of http or https. `origin` names its source. http is
-// for servers on this machine only.
-void RequireWebUrl(const std::string& url, const std::string& origin);
+// Throws Error (kUsage) unless `url` is a URL of http or https. `origin` names its source, and
+// `shown` is the URL in messages. http is for servers on this machine only.
+void RequireWebUrl(const std::string& url, const std::string& origin, const std::string& shown);
 
 // Returns the URL that `reference`, such as `/x`, means in an answer of `url`.
 std::string ResolvedUrl(const std::string& url, const std::string& reference);

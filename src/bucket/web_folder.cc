@@ -107,17 +107,20 @@ class WebFolder {
 
 }  // namespace
 
+bool NamesWebFile(std::string_view url) {
+  constexpr std::string_view kEnds[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", kIndexEnd};
+  return url.starts_with("http") && url.size() > OriginOf(url).size() &&
+         std::ranges::any_of(kEnds, [&](std::string_view end) { return url.ends_with(end); });
+}
+
 BucketTree::Parts ListWeb(const std::string& url) {
-  RequireWebUrl(url, "the source");
+  RequireWebUrl(url, "the source", url);
   if (url.find_first_of("?#") != url.npos) {
     throw Usage(fmt::format("`{}` has a query or a fragment, so it names no file", Escape(url)),
                 "download the file, and use the copy");
   }
-  const bool has_path = url.size() > OriginOf(url).size();
-  const auto has_end = [&](std::string_view end) { return has_path && url.ends_with(end); };
-  constexpr std::string_view kEnds[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt"};
-  const bool is_file = std::ranges::any_of(kEnds, has_end),
-             names_file = is_file || has_end(".json");
+  const bool is_json = url.size() > OriginOf(url).size() && url.ends_with(".json");
+  const bool is_file = NamesWebFile(url) && !is_json, names_file = is_file || is_json;
   const size_t slash = names_file ? url.rfind('/') : url.size();
   const std::string named = url.substr(std::min(slash + 1, url.size()));
   BucketTree::Parts parts{url.substr(0, slash), is_file ? named : "", {}, nullptr};

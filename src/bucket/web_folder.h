@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "bucket/tree.h"
 
@@ -12,5 +13,8 @@ namespace shardinit {
 // files must keep their strong ETag, or else their time, while they are read. Throws Error: kUsage
 // if the server lacks a needed feature, kRefused for an index with wrong names, else kWorld.
 BucketTree::Parts ListWeb(const std::string& url);
+
+// Returns whether a URL has the name of a file of tensors, or of an index, on a web server.
+bool NamesWebFile(std::string_view url);
 
 }  // namespace shardinit

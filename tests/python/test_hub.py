@@ -121,6 +121,12 @@ def test_token_is_only_sent_to_the_hub(model, tmp_path):
     model.faults = lambda request: echo
     assert TOKEN not in refused(model, 2, "no access with ***", "digest", URL, token=TOKEN).stderr
 
+    def redirect(answer):
+        answer.status, answer.headers = 302, {"Location": f"http://example.com/{TOKEN}"}
+
+    model.faults = lambda request: redirect
+    assert TOKEN not in refused(model, 2, "neither https nor on this machine", "digest", URL, token=TOKEN).stderr
+
 
 @pytest.mark.parametrize("server", ["hub", "store"])
 @pytest.mark.parametrize("fault", ["retry", 503, "drop", "truncate"])
@@ -282,6 +288,20 @@ def test_lists_that_lead_back_are_refused(model):
 
     model.faults = lambda request: back if "/tree/" in request.path else None
     refused(model, 5, "twice", "digest", URL)
+
+
+@pytest.mark.parametrize("form", [lambda link: {"link": '</x>; rel="preload"'},
+                                  lambda link: {"Link": link.replace('"', "")}])
+def test_lists_continue_despite_other_links(form, model):
+    """A proxy may add a second header, and relations need no quotes."""
+    expected = ok(model, "digest", URL).stdout
+
+    def other(answer):
+        if "Link" in answer.headers:
+            answer.headers.update(form(answer.headers["Link"]))
+
+    model.faults = lambda request: other if "/tree/" in request.path else None
+    assert ok(model, "digest", URL).stdout == expected
 
 
 def test_redirects_that_never_end_are_refused(model):

@@ -1,6 +1,7 @@
 """Commands read `https://` like a folder on disk. The tests use http, which is allowed on this machine."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -103,3 +104,28 @@ def test_long_indexes_are_refused(web):
     web.web["in/model.safetensors.index.json"] = json.dumps(
         {"weight_map": {str(i): f"{i}.safetensors" for i in range(10_001)}}).encode()
     refused(web, 5, "names 10001 files, but at most 10000 are allowed", "digest", f"{web.url}/web/in")
+
+
+def test_inspect_shows_single_files(web, tmp_path):
+    name = "model-00001-of-00002.safetensors"
+    assert compare(web, ["inspect", name, "--json"], tmp_path / "in", f"{web.url}/web/in/{name}", name) == 0
+
+
+@pytest.mark.parametrize("first", ["", "/model.safetensors.index.json", "/a.safetensors.index.json"])
+@pytest.mark.parametrize("second", ["/more.safetensors", "/b.safetensors.index.json"])
+def test_files_next_to_a_listed_folder_are_found(first, second, web):
+    web.web["in/more.safetensors"] = safetensors.numpy.save({"a": np.zeros(6, np.float32)})
+    for name in "ab":
+        web.web[f"in/{name}.safetensors.index.json"] = json.dumps({"weight_map": {"a": "more.safetensors"}}).encode()
+    url = f"{web.url}/web/in"
+    code = 0 if first == "/a.safetensors.index.json" else 1
+    for words in ([url + first, url + second], [url + second, url + first]):
+        assert tool(web, "diff", *words, "--values").returncode == code, words
+
+
+def test_sizes_that_no_file_has_are_refused(web):
+    def grow(answer):
+        answer.headers["Content-Range"] = re.sub("/.*", f"/{(1 << 63) - 1}", answer.headers["Content-Range"])
+
+    web.faults = lambda request: grow
+    refused(web, 3, "1 bytes from 0 on were requested", "digest", f"{web.url}/web/in/model-00001-of-00002.safetensors")

@@ -210,6 +210,7 @@ TEST(ResolvedUrl, ReferencesAreResolvedAsInRfc3986) {
   EXPECT_EQ(ResolvedUrl(url, "//other/x"), "https://other/x");
   EXPECT_EQ(ResolvedUrl(url, "http://other/x"), "http://other/x");
   EXPECT_EQ(ResolvedUrl("https://host", "x"), "https://host/x");
+  EXPECT_EQ(ResolvedUrl(url, "?d"), "https://host:1/a/b?d");
 }
 
 TEST(OriginOf, OriginsHaveHostAndPort) {
@@ -222,13 +223,13 @@ TEST(OriginOf, OriginsHaveHostAndPort) {
 TEST(RequireWebUrl, RejectsUrlsThatClientsReadDifferently) {
   for (const char* url : {"https://host", "https://host:1/x%20y", "http://localhost:1/x",
                           "http://127.0.0.1/x", "http://[::1]:1/x"}) {
-    EXPECT_NO_THROW(RequireWebUrl(url, "it")) << url;
+    EXPECT_NO_THROW(RequireWebUrl(url, "it", url)) << url;
   }
   for (const char* url :
        {"http://host/x", "http://localhost.host/x", "http://127.0.0.1.host/x", "https://",
         "https:///x", "https://a@b/x", "https://a\\@b/x", "https://a b/x", "https://a/\n",
         "ftp://a/x", "HTTPS://a/x", "http://a@localhost/x", "http://127.0.0.1:1@host/x", "x", ""}) {
-    EXPECT_THROW(RequireWebUrl(url, "it"), Error) << url;
+    EXPECT_THROW(RequireWebUrl(url, "it", url), Error) << url;
   }
 }
 
