@@ -180,6 +180,19 @@ def test_incomplete_runs_are_refused(runs, tmp_path, damage, says):
         assert not (tmp_path / "out").exists()
 
 
+def test_ranks_with_several_types_are_refused(runs, tmp_path):
+    for run, case in runs[1:4]:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(run, tmp_path / "run")
+        path = sorted((tmp_path / "run/step-2").glob("*_optim_states.pt"))[-1]
+        state = torch.load(path, weights_only=False)
+        groups = state["optimizer_state_dict"]
+        key = "fp32_flat_groups" if case["stage"] == 3 else "single_partition_of_fp32_groups"
+        groups[key] = [group.double() for group in groups[key]]
+        torch.save(state, path)
+        assert run_tool("digest", tmp_path / "run").returncode == 5, case
+
+
 def test_weights_next_to_a_run_are_not_chosen_silently(runs, tmp_path):
     """The Trainer of Transformers saves 16-bit weights next to a run: the user names one of them."""
     run, case = runs[1]

@@ -303,6 +303,8 @@ class ZeroReader {
         TensorInFolder holding{NameOf(files_.models.at(0)), flat_[0].dtype, shape, {}};
         for (int64_t r = 0; r < ranks(); ++r) {
           const FlatVector& flat = flat_[static_cast<size_t>(r)];
+          Need(flat.dtype == holding.dtype, "rank {} has {} instead of {}", r, flat.dtype,
+               holding.dtype);
           Need(part <= flat.size() - at, "{} ends after the {} elements of rank {}", Quote(name),
                flat.size(), r);
           Place(flat, at, std::clamp<int64_t>(count - r * part, 0, part), r * part, &holding);
