@@ -199,3 +199,26 @@ def test_tied_output_of_a_pipeline_is_a_copy(runs, tmp_path):
     tied = values(tmp_path / "run")
     assert {line.split("  ")[1] for line in values(run) - tied} >= {"output_layer.weight"}
     assert not any("output_layer" in line for line in tied)
+
+
+def save_ranks(folder, name, iterations=(20, 20)):
+    """Writes one tensor of two tensor-parallel ranks."""
+    args = argparse.Namespace(tensor_model_parallel_size=2, swiglu=False)
+    for rank, iteration in enumerate(iterations):
+        path = folder / f"mp_rank_{rank:02}"
+        path.mkdir(parents=True)
+        tensor = torch.full((2, 2), float(rank))
+        torch.save({"args": args, "iteration": iteration, "model": {name: tensor}}, path / "model_optim_rng.pt")
+    return folder
+
+
+def test_names_with_another_beginning_are_kept(tmp_path):
+    name = "vision_model.decoder.layers.0.mlp.linear_fc1.weight"
+    digests = run_ok("digest", save_ranks(tmp_path / "run", name)).stdout.splitlines()
+    assert digests[0].split("  ")[1] == name and len(digests) == 2
+
+
+def test_ranks_of_several_iterations_are_refused(tmp_path):
+    run = save_ranks(tmp_path / "run", "decoder.layers.0.mlp.linear_fc1.weight", iterations=(20, 30))
+    result = run_tool("digest", run)
+    assert result.returncode == 5 and "is of iteration 30 instead of 20" in result.stderr

@@ -31,11 +31,13 @@ const Names kSplits[] = {{".linear_qkv.weight", ".linear_qkv.bias", ".linear_fc1
                           "layernorm.bias", ".layer_norm_weight", ".layer_norm_bias",
                           ".router.weight", ".router.expert_bias", ".position_embeddings.weight"}};
 
-// Splits `decoder.layers.3.mlp` after the begin `decoder.layers.` into its number and its end.
+constexpr std::string_view kLayers = "decoder.layers.", kExperts = ".local_experts.";
+
+// Splits `.local_experts.3.linear_fc1` after the first `begin` into its number and its end.
 std::optional<std::pair<int64_t, std::string_view>> NumberAfter(std::string_view name,
                                                                 std::string_view begin) {
   const size_t at = name.find(begin);
-  if (at == name.npos) return std::nullopt;
+  if (at == name.npos || (begin == kLayers && at > 0)) return std::nullopt;
   const std::string_view rest = name.substr(at + begin.size());
   const auto number = ParseNumber<int64_t>(rest.substr(0, rest.find('.')));
   if (!number || *number < 0 || *number > (1 << 20)) return std::nullopt;
@@ -134,6 +136,11 @@ class RankFolders {
   void ReadRank(const Rank& rank, const Value& root, const std::string& file,
                 const FindStorage& find) {
     const std::string path = folder_ + "/" + file;
+    const Value* const iteration = root.Find("iteration");
+    const int64_t number = iteration != nullptr ? iteration->number : 0;
+    if (chunks_per_rank_ == 0) iteration_ = number;
+    Need(number == iteration_, "{} is of iteration {} instead of {}", Quote(file), number,
+         iteration_);
     int64_t chunks = 0;
     for (; chunks < 1 << 10; ++chunks) {
       const Value* const model = chunks == 0 && root.Find("model") != nullptr
@@ -172,15 +179,14 @@ class RankFolders {
     const bool is_expert = name.find(".experts.") != name.npos;
     if (rank.expert > 0 && !is_expert) return;  // replicated
     if (is_expert && expert_ > 1) {
-      constexpr std::string_view kExperts = ".local_experts.";
       const auto expert = NumberAfter(name, kExperts);
       Need(expert && expert->first < experts_, "{} is not one of {} experts", Quote(name),
            experts_);
       name = fmt::format("{}{}{}", name.substr(0, name.find(kExperts) + kExperts.size()),
                          rank.expert * experts_ + expert->first, expert->second);
     }
-    if (const auto layer = NumberAfter(name, "decoder.layers.")) chunk->layers.insert(layer->first);
-    Need(name.starts_with("decoder.layers.") || name.find(".layers.") == name.npos ||
+    if (const auto layer = NumberAfter(name, kLayers)) chunk->layers.insert(layer->first);
+    Need(name.starts_with(kLayers) || name.find(".layers.") == name.npos ||
              pipeline_ * chunks_per_rank_ <= 1,
          "{} is not in `decoder.layers`", Quote(name));
     holding.file = file;
@@ -226,7 +232,7 @@ class RankFolders {
           contents_.others["tied copies"].Add(TensorEntry({name}, holding.shape, nullptr));
           continue;
         }
-        const auto layer = NumberAfter(name, "decoder.layers.");
+        const auto layer = NumberAfter(name, kLayers);
         const std::string joined =
             layer ? fmt::format("decoder.layers.{}{}", before + layer->first, layer->second) : name;
         if (!holding.pieces.empty()) RequireWhole(joined, holding, folder_);
@@ -248,6 +254,7 @@ class RankFolders {
   const std::vector<std::string> names_;
   Contents contents_;
   int64_t tensor_ = 1, pipeline_ = 1, expert_ = 1;
+  int64_t iteration_ = 0;
   int64_t experts_ = 0;          // on each rank
   int64_t chunks_per_rank_ = 0;  // 0 before the first rank
   bool is_tied_ = false, is_gated_ = true;
