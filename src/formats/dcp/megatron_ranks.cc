@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 
 #include "base/error.h"
 #include "base/parse_number.h"
@@ -63,22 +62,17 @@ class RankFolders {
       throw Usage(fmt::format("`{}` has no part {} with tensors", Escape(folder_), Quote(part)),
                   fmt::format("leave out `{}`", kPartOption));
     }
-    const std::set<std::string> there(names_.begin(), names_.end());
-    for (int64_t p = 0; p < pipeline_; ++p) {
-      for (int64_t e = 0; e < expert_; ++e) {
-        for (int64_t t = 0; t < tensor_; ++t) {
-          const std::string name =
-              fmt::format("mp_rank_{:02}{}{}", t, pipeline_ > 1 ? fmt::format("_{:03}", p) : "",
-                          expert_ > 1 ? fmt::format("_{:03}", e) : "");
-          Need(there.contains(name), "{} is missing", Quote(name));
-          const std::string path = PathIn(name);
-          ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-            ReadRank({t, p, e}, root, name + "/" + kRankFile, find);
-          });
-        }
-      }
-    }
     const int64_t ranks = tensor_ * pipeline_ * expert_;
+    for (int64_t i = 0; i < ranks; ++i) {
+      const Rank rank{i % tensor_, i / tensor_ / expert_, i / tensor_ % expert_};
+      std::string name = fmt::format("mp_rank_{:02}", rank.tensor);
+      if (pipeline_ > 1) name += fmt::format("_{:03}", rank.pipeline);
+      if (expert_ > 1) name += fmt::format("_{:03}", rank.expert);
+      Need(std::ranges::binary_search(names_, name), "{} is missing", Quote(name));
+      ReadTorchFile(PathIn(name), [&](const Value& root, const FindStorage& find) {
+        ReadRank(rank, root, name + "/" + kRankFile, find);
+      });
+    }
     Need(ranks == std::ssize(names_), "it has {} folders of ranks instead of {}", names_.size(),
          ranks);
     Join();
@@ -147,18 +141,14 @@ class RankFolders {
                                      ? root.Find("model")
                                      : root.Find(fmt::format("model{}", chunks));
       if (model == nullptr) break;
-      if (model->kind != Value::Kind::kDict) Refuse(path, "its model is not a dictionary");
-      for (size_t i = 0; i + 1 < model->items.size(); i += 2) {
-        const std::string& name = TextOf(model->items[i], path, "name");
-        const Value& value = *model->items[i + 1];
+      ForEach(model, path, "model", [&](const std::string& name, const Value& value) {
         if (name.ends_with("_extra_state")) {
-          contents_.others["_extra_state"].Add(PartEntry{.keys = {name}});
-          continue;
+          return contents_.others["_extra_state"].Add(PartEntry{.keys = {name}});
         }
         Need(IsTensor(value), "{} in {} is not a tensor", Quote(name), Quote(file));
         Add(rank, &chunks_[{chunks, rank.pipeline}], name, LocateTensor(value, name, path, find),
             file);
-      }
+      });
     }
     Need(chunks > 0 && (chunks_per_rank_ == 0 || chunks == chunks_per_rank_),
          "{} has {} parts of the model instead of {}", Quote(file), chunks, chunks_per_rank_);

@@ -34,6 +34,17 @@ const std::string& TextOf(const Value* value, const std::string& path, std::stri
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what);
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what);
 
+// Calls `visit` with each name and value of a dictionary. Throws Error (kRefused) for other values.
+template <typename F>
+void ForEach(const Value* dict, const std::string& path, std::string_view what, F visit) {
+  if (Need(dict, path, what).kind != Value::Kind::kDict) {
+    Refuse(path, "its {} is not a dictionary", what);
+  }
+  for (size_t i = 0; i + 1 < dict->items.size(); i += 2) {
+    visit(TextOf(dict->items[i], path, "name"), *dict->items[i + 1]);
+  }
+}
+
 // A tensor as a pickle describes it.
 struct SavedTensor {
   std::string dtype;  // the name in `torch`; for unknown types, the name in the pickle

@@ -70,17 +70,6 @@ std::optional<ZeroFiles> FindZeroFiles(const std::string& folder) {
   return files;
 }
 
-// Calls `visit` with each name and value of a dictionary.
-template <typename F>
-void ForEach(const Value* dict, const std::string& path, F visit) {
-  if (dict == nullptr || dict->kind != Value::Kind::kDict) {
-    Refuse(path, "its module, shapes or shared tensors are not a dictionary");
-  }
-  for (size_t i = 0; i + 1 < dict->items.size(); i += 2) {
-    visit(TextOf(dict->items[i], path, "name"), *dict->items[i + 1]);
-  }
-}
-
 // Returns the place of a tensor, which must have the shape unless that is null.
 TensorInFolder Locate(const Value* value, const Shape* shape, const std::string& name,
                       const std::string& path, const FindStorage& find) {
@@ -221,24 +210,26 @@ class ZeroReader {
          "its experts have other ranks than the rest of the model");
     for (const Value* shapes : dcp::Need(root.Find("param_shapes"), path, "param_shapes").items) {
       groups_.emplace_back();
-      ForEach(shapes, path, [&](const std::string& name, const Value& shape) {
+      ForEach(shapes, path, "param_shapes", [&](const std::string& name, const Value& shape) {
         Need(names_.insert(name).second, "{} has two shapes", Quote(name));
         groups_.back().emplace_back(name, ShapeOf(&shape, path, "param_shapes"));
       });
     }
     const Value* const frozen = root.Find("frozen_param_shapes");
     if (frozen != nullptr && frozen->kind != Value::Kind::kNone) {
-      ForEach(frozen, path, [&](const std::string& name, const Value& shape) {
-        Need(names_.insert(name).second, "{} has two shapes", Quote(name));
-        frozen_[name].first = ShapeOf(&shape, path, "frozen_param_shapes");
-      });
+      ForEach(frozen, path, "frozen_param_shapes",
+              [&](const std::string& name, const Value& shape) {
+                Need(names_.insert(name).second, "{} has two shapes", Quote(name));
+                frozen_[name].first = ShapeOf(&shape, path, "frozen_param_shapes");
+              });
     }
-    ForEach(root.Find("shared_params"), path, [&](const std::string& alias, const Value& source) {
-      shared_[alias] = TextOf(&source, path, "shared_params");
-      if (names_.contains(shared_[alias])) names_.insert(alias);
-    });
+    ForEach(root.Find("shared_params"), path, "shared_params",
+            [&](const std::string& alias, const Value& source) {
+              shared_[alias] = TextOf(&source, path, "shared_params");
+              if (names_.contains(shared_[alias])) names_.insert(alias);
+            });
     // The rest of the module is buffers and, in stage 1, frozen parameters.
-    ForEach(root.Find("module"), path, [&](const std::string& name, const Value& value) {
+    ForEach(root.Find("module"), path, "module", [&](const std::string& name, const Value& value) {
       if (names_.contains(name)) return;
       if (IsTensor(value)) return Add(name, LocateTensor(value, name, path, find));
       contents_.others["objects"].Add(PartEntry{.keys = {name}});
