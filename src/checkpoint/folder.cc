@@ -351,6 +351,7 @@ TensorFolder::TensorFolder(const std::string& path, const std::string& part, Rec
 
 void TensorFolder::ReadCheckpoint() {
   what_ = "rank files";
+  stamps_ = InputStamps(path_);
   plan_ = LoadCheckpointPlan(path_, &plan_sha256_);
   LoadDevices(*Place::At(path_), &plan_);
   reader_.emplace(path_, plan_, plan_sha256_);
@@ -556,8 +557,12 @@ void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
 }
 
 void TensorFolder::RequireUnchanged() const {
-  for (const std::vector<FilePiece>& pieces : pieces_) {
-    for (const FilePiece& piece : pieces) RequireUnchanged(piece);
+  std::set<std::string_view> compared;
+  for (const Tensor& tensor : plan_.graph.tensors) {
+    for (const FilePiece& piece : PiecesOf(tensor)) {
+      if (!compared.insert(piece.file).second) continue;
+      if (!stamps_.IsUnchanged(piece.file)) ThrowChanged(piece);
+    }
   }
 }
 

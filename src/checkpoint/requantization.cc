@@ -78,8 +78,14 @@ Requantization::Requantization(const TensorFolder& from, const TensorFolder& lik
 
 void Requantization::FindWidenings(const std::vector<std::string>& dropped) {
   const auto is_dropped = [&](const std::string& path) { return MatchesAny(dropped, path); };
-  widenings_ = shardinit::FindWidenings(like_.plan(), DType::bf16, is_dropped,
-                                        [&](const Tensor& each) { return like_.ReadWhole(each); });
+  try {
+    widenings_ =
+        shardinit::FindWidenings(like_.plan(), DType::bf16, is_dropped,
+                                 [&](const Tensor& each) { return like_.ReadWhole(each); });
+  } catch (const Unreadable& e) {
+    throw Error(e.code(), fmt::format("`{}`: {}", like_.path(), e.what()),
+                "use a folder that `--dtype bf16` can widen; drop a tensor only with its scales");
+  }
   if (widenings_.empty()) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` has no quantized tensors", like_.path()),
                 "name a folder in the form that the new folder should have");

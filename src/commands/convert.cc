@@ -158,7 +158,7 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
   if (options.exporting.format == kSafetensors) return folder.metadata();
   Talk(fmt::format(
       "shardinit: `{}`: only `--to {}` keeps the `__metadata__` of its files, such as {}\n",
-      Escape(options.from), kSafetensors, Quote(folder.metadata().begin()->first)));
+      Escape(folder.path()), kSafetensors, Quote(folder.metadata().begin()->first)));
   return {};
 }
 

@@ -53,12 +53,22 @@ std::map<std::string, std::string> ExtrasIn(const std::string& folder, bool is_q
     return [&name](std::string_view pattern) { return Matches(pattern, name, Stars::kRuns); };
   };
   std::map<std::string, std::string> extras;
+  size_t bytes = 0;
   WalkInput(folder, [&](const std::string& name, NameKind kind) {
     if (kind == NameKind::kFolder) return name == "additional_chat_templates";
     const auto is = matches(name);
     if (std::ranges::any_of(kPatterns, is) ||
         (is_quantized && std::ranges::any_of(kOfQuantized, is))) {
-      extras.emplace(name, ReadInput(fmt::format("{}/{}", folder, name), kLimit));
+      std::string text = ReadInput(fmt::format("{}/{}", folder, name), kLimit);
+      bytes += text.size();
+      if (bytes > kLimit) {
+        throw Error(ExitCode::kUsage,
+                    fmt::format("the tokenizer and other extra files of `{}` must be at most 256 "
+                                "MiB together, but are larger",
+                                folder),
+                    "leave them out, with `--no-extras`");
+      }
+      extras.emplace(name, std::move(text));
     }
     return false;
   });

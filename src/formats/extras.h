@@ -8,7 +8,7 @@ namespace shardinit {
 
 // Returns the texts of the tokenizer, of the settings for generating, of code and of licences in a
 // folder of Hugging Face, by name. Links are followed. `is_quantized` adds files that describe only
-// quantized tensors. Throws Error if a file cannot be read or is larger than 256 MiB.
+// quantized tensors. Throws Error if a file cannot be read or all are larger than 256 MiB.
 std::map<std::string, std::string> ExtrasIn(const std::string& folder, bool is_quantized);
 
 }  // namespace shardinit

@@ -135,7 +135,7 @@ Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part) {
   return {part.row / in_matrix, first, column, part.rows, std::max<int64_t>(end - column, 0)};
 }
 
-void WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
+bool WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
                uint8_t code) {
   const int64_t first = part.row % StoredRows(codes);
   // The code's first bit, from the beginning of its row in the part.
@@ -156,6 +156,7 @@ void WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, i
     uint8_t& byte = bytes[bit / 8];
     byte = static_cast<uint8_t>((byte & ~mask) | ((code >> (bit - at) & 1) != 0 ? mask : 0));
   }
+  return at >= 0;
 }
 
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,

@@ -66,6 +66,11 @@ class Candidates {
   std::vector<std::pair<double, uint8_t>> found_;  // finite numbers, ascending
 };
 
+struct Found {
+  uint8_t code;
+  bool is_rounded = false, is_clipped = false;
+};
+
 class Narrowing {
  public:
   Narrowing(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
@@ -120,8 +125,15 @@ class Narrowing {
           const auto at = static_cast<size_t>(row * part.columns + column) * bytes;
           if (std::memcmp(&wanted[at], &known[at], bytes) == 0) continue;
           if (!candidates) candidates.emplace(order_, TableOf(block, &scratch), dtype());
-          WriteCode(widening.codes, stored, part.row + row, part.column + column,
-                    CodeOf(&wanted[at], *candidates));
+          const Found found = CodeOf(&wanted[at], *candidates);
+          // The part with the first bit of a code counts it.
+          if (!WriteCode(widening.codes, stored, part.row + row, part.column + column,
+                         found.code)) {
+            continue;
+          }
+          ++counts_.changed;
+          counts_.rounded += found.is_rounded;
+          counts_.clipped += found.is_clipped;
         }
       }
     }
@@ -153,9 +165,8 @@ class Narrowing {
   }
 
   // Returns the code of a number that is not represented yet.
-  uint8_t CodeOf(const uint8_t* number, const Candidates& candidates) const {
-    ++counts_.changed;
-    if (const auto code = candidates.Find(number)) return *code;
+  Found CodeOf(const uint8_t* number, const Candidates& candidates) const {
+    if (const auto code = candidates.Find(number)) return {*code};
     const double wanted = Decode(number, dtype());
     if (!std::isfinite(wanted) || candidates.empty()) {
       throw Error(ExitCode::kUsage,
@@ -164,9 +175,7 @@ class Narrowing {
                   "quantize this model with the library that made the scales");
     }
     const auto [found, code] = candidates.Nearest(wanted);
-    counts_.rounded += found != wanted;
-    counts_.clipped += wanted < candidates.least() || wanted > candidates.most();
-    return code;
+    return {code, found != wanted, wanted < candidates.least() || wanted > candidates.most()};
   }
 
   // Returns the number of each code of a block.

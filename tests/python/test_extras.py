@@ -102,3 +102,14 @@ def test_an_extra_that_cannot_be_read_is_an_error(kind, tmp_path):
     assert found.returncode in (2, 3, 4) and (kind == "changed" or "vocab.txt" in found.stderr), found
     assert kind == "changed" or not (tmp_path / "out").exists()
     run_ok("convert", tmp_path / "in", "--to", "safetensors", "--no-extras", "-o", tmp_path / "none")
+
+
+def test_extras_that_are_too_large_together_are_an_error(tmp_path):
+    make_model(tmp_path / "in")
+    for name in ("a.model", "b.model"):
+        with open(tmp_path / "in" / name, "wb") as file:
+            file.truncate(200 << 20)
+    found = run_tool("convert", tmp_path / "in", "--to", "safetensors", "-o", tmp_path / "out")
+    assert found.returncode == 2 and "at most 256 MiB together" in found.stderr, found
+    assert "--no-extras" in found.stderr and not (tmp_path / "out").exists(), found
+    run_ok("convert", tmp_path / "in", "--to", "safetensors", "--no-extras", "-o", tmp_path / "out")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from changing import changing, counted
 from clients import client_of
 from support import run_ok, run_tool
 
@@ -157,3 +158,37 @@ def test_output_may_not_be_one_of_the_folders(folders):
     for out in (quantized, wide, quantized / "in"):
         assert requantize(wide, quantized, out).returncode in (2, 4)
     run_ok("verify", wide)
+
+
+@pytest.mark.parametrize("which", ["source", "like"])
+def test_changing_checkpoint_gives_the_same_model_or_an_error(which, folders, tmp_path):
+    """A byte that changes after its digest was compared never reaches the output."""
+    for folder, name in zip(folders, ("like", "source"), strict=True):
+        run_ok("convert", folder, "--to", "hdf5", "-o", tmp_path / name)
+    run = ["convert", tmp_path / "source", "--to", "safetensors", "--quantize-like", tmp_path / "like", "-j", "1", "-o"]
+    run_ok(*run, tmp_path / "whole", env=changing(tmp_path / which, count=tmp_path / "count"))
+    wanted, file = digests(tmp_path / "whole"), tmp_path / which / "ranks/rank-00000.h5"
+    whole, failed, reads = file.read_bytes(), 0, counted(tmp_path / "count")[0]
+    receipt = json.loads(file.with_suffix(".json").read_text())
+    box = next(box for box in receipt["boxes"] if box["path"] == "model.1.weight")
+    for read in range(1, reads + 1, 1 + reads // 12):
+        out = tmp_path / f"out{read}"
+        at = box["file_offset"] + box["bytes"] - 3
+        done = run_tool(*run, out, env=changing(tmp_path / which, f"{read} xor {file} {at}"))
+        file.write_bytes(whole)
+        failed += done.returncode != 0
+        assert digests(out) == wanted if done.returncode == 0 else done.returncode in (1, 3), done
+    assert failed > 0
+
+
+def test_error_about_the_quantized_folder_names_it_and_its_option(folders, tmp_path):
+    quantized, wide = folders
+    done = requantize(wide, quantized, tmp_path / "out", "--drop", "model.1.weight")
+    assert done.returncode == 2 and f"`{quantized}`: `model.1.weight_scale_inv` cannot" in done.stderr, done
+    assert "leave out `--dtype`" not in done.stderr and "drop a tensor only with its scales" in done.stderr, done
+
+
+def test_lost_metadata_is_reported_with_the_folder_that_has_it(folders, tmp_path):
+    quantized, wide = folders
+    done = requantize(wide, quantized, tmp_path / "out", to="dcp")
+    assert f"`{quantized}`: only `--to safetensors` keeps the `__metadata__`" in done.stderr, done
