@@ -33,7 +33,7 @@ bool IsWideFloat(DType dtype) { return InfoOf(dtype).is_float() && InfoOf(dtype)
 // Returns elements of `tensor`: of `like` where it only differs from `from` by a rounding to the
 // type `dtype` of `from`, and else of `from`.
 BoxElements Unrounded(BoxElements from, DType dtype, BoxElements like, const Tensor& tensor,
-                      NarrowingCounts* counts) {
+                      IsCounted is_counted, NarrowingCounts* counts) {
   return [=, &tensor](int64_t first, int64_t count, void* out) {
     const auto narrow = static_cast<size_t>(InfoOf(dtype).bytes);
     const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
@@ -41,22 +41,35 @@ BoxElements Unrounded(BoxElements from, DType dtype, BoxElements like, const Ten
     from(first, count, numbers.data());
     like(first, count, out);
     auto* to = static_cast<uint8_t*>(out);
-    for (const uint8_t* number = numbers.data(); count > 0;
-         --count, number += narrow, to += bytes) {
+    const uint8_t* number = numbers.data();
+    for (const int64_t end = first + count; first < end; ++first, number += narrow, to += bytes) {
       uint64_t same = 0;
       if (Convert(to, tensor.dtype(), dtype, &same) && std::memcmp(&same, number, narrow) == 0) {
         continue;
       }
-      ++counts->changed;
       if (!Convert(number, dtype, tensor.dtype(), to)) {
         throw Error(ExitCode::kUsage,
                     fmt::format("`{}` has the value {}, which {} cannot hold", tensor.path(),
                                 NumberInText(number, dtype), InfoOf(tensor.dtype()).name));
       }
+      if (!is_counted(first)) continue;
+      ++counts->changed;
       const bool is_exact =
           Convert(to, tensor.dtype(), dtype, &same) && std::memcmp(&same, number, narrow) == 0;
       counts->rounded += !is_exact;
     }
+  };
+}
+
+// Returns whether an element of a tensor of this shape is in the box.
+IsCounted IsIn(const Box& box, const Shape& shape) {
+  if (box == WholeOf(shape)) return [](int64_t) { return true; };
+  return [box, shape](int64_t element) {
+    for (size_t d = shape.size(); d-- > 0; element /= shape[d]) {
+      const int64_t at = element % shape[d] - box.offset[d];
+      if (at < 0 || at >= box.shape[d]) return false;
+    }
+    return true;
   };
 }
 
@@ -157,33 +170,35 @@ BoxElements Requantization::Checked(const TensorFolder& folder, const Tensor& te
   return folder.ElementsOf(tensor);
 }
 
-BoxElements Requantization::NarrowedElements(const Widening& widening) {
+BoxElements Requantization::NarrowedElements(const Widening& widening, IsCounted is_counted) {
   std::array<BoxElements, Widening::kParts> stored;
   for (size_t part = 0; part < Widening::kParts; ++part) {
     const std::string_view path = widening.parts[part].path();
     if (!path.empty()) stored[part] = Checked(like_, *in_like_.at(path));
   }
   return Narrow(widening, std::move(stored), Checked(from_, *in_from_.at(widening.made.path())),
-                &counts_);
+                std::move(is_counted), &counts_);
 }
 
-BoxElements Requantization::ElementsOf(const Tensor& stored) {
+BoxElements Requantization::ElementsOf(const Tensor& stored, IsCounted is_counted) {
   const std::string path(stored.path());
   if (const auto found = by_numbers_.find(path); found != by_numbers_.end()) {
-    return NarrowedElements(*found->second);
+    return NarrowedElements(*found->second, std::move(is_counted));
   }
   const Tensor& like = *in_like_.at(path);
   if (kept_.contains(path)) return Checked(like_, like);
   const Tensor& from = *in_from_.at(path);
   if (from.dtype() == like.dtype()) return Checked(from_, from);
-  return Unrounded(Checked(from_, from), from.dtype(), Checked(like_, like), like, &counts_);
+  return Unrounded(Checked(from_, from), from.dtype(), Checked(like_, like), like,
+                   std::move(is_counted), &counts_);
 }
 
 std::function<void()> Requantization::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const int bytes = InfoOf(task.tensor->dtype()).bytes;
-    task.source = [elements = ElementsOf(*task.tensor), whole = WholeOf(task.tensor->shape()),
-                   box = task.box, bytes](int64_t first, int64_t count, void* out) {
+    task.source = [elements = ElementsOf(*task.tensor, IsIn(task.box, task.tensor->shape())),
+                   whole = WholeOf(task.tensor->shape()), box = task.box,
+                   bytes](int64_t first, int64_t count, void* out) {
       ReadPiece(whole, bytes, box, first, count, out, [&](int64_t offset, int64_t size, void* to) {
         elements(offset / bytes, size / bytes, to);
       });

@@ -43,8 +43,8 @@ class Requantization final : public TaskSource {
   void RequireSameTensors(const std::vector<std::string>& dropped) const;
   const Tensor& NeedInFrom(const Tensor& tensor, const Shape& shape) const;
   // Returns the elements of a stored tensor of `like`, from the folders.
-  BoxElements ElementsOf(const Tensor& stored);
-  BoxElements NarrowedElements(const Widening& widening);
+  BoxElements ElementsOf(const Tensor& stored, IsCounted is_counted);
+  BoxElements NarrowedElements(const Widening& widening, IsCounted is_counted);
   // Returns the elements of a tensor of a folder, all of whose bytes have their recorded digest.
   BoxElements Checked(const TensorFolder& folder, const Tensor& tensor);
 

@@ -33,7 +33,18 @@ RowsRead ReadRows(const CodeMatrices& codes, const BoxElements& stored, int64_t 
   return read;
 }
 
-// Reads codes of rows that are strings of bits.
+// The places of eight codes in a word, in the order of AutoAWQ's kernels.
+constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
+
+// Returns the first bit of a code in its row.
+int64_t BitInRow(const CodeMatrices& codes, int64_t column) {
+  if (codes.packing == Packing::kBytes) return column * 8;
+  if (codes.packing == Packing::kAwq) return column / 8 * 32 + kShifts[column % 8];
+  const int64_t bit = column * codes.bits;
+  return codes.packing == Packing::kAlongRowsHighFirst ? bit ^ codes.bits : bit;
+}
+
+// Reads codes that are in the bits of their rows.
 void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
                    uint8_t* out) {
   const int64_t element_bits = 8 * codes.element_bytes, bits = codes.bits;
@@ -54,33 +65,13 @@ void ReadAlongRows(const CodeMatrices& codes, const BoxElements& stored, const R
     }
     return;
   }
-  const int64_t swap = codes.packing == Packing::kAlongRowsHighFirst ? bits : 0;
-  for (int64_t row = 0; row < part.rows; ++row) {
-    const uint8_t* const bytes = read.Row(row);
-    int64_t at = part.column * bits - first * element_bits;
-    for (int64_t column = 0; column < part.columns; ++column, at += bits) {
-      uint16_t window;
-      std::memcpy(&window, bytes + at / 8, sizeof window);
-      *out++ = static_cast<uint8_t>(window >> (at % 8 ^ swap) & mask);
-    }
-  }
-}
-
-// The places of eight codes in a word, in the order of AutoAWQ's kernels.
-constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
-
-// Reads codes of such words.
-void ReadAwq(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
-             uint8_t* out) {
-  const int64_t first = part.column / 8, end = CeilDiv(part.column + part.columns, 8);
-  const RowsRead read =
-      ReadRows(codes, stored, part.matrix * codes.rows + part.row, part.rows, first, end);
   for (int64_t row = 0; row < part.rows; ++row) {
     const uint8_t* const bytes = read.Row(row);
     for (int64_t column = part.column; column < part.column + part.columns; ++column) {
-      uint32_t word;
-      std::memcpy(&word, bytes + 4 * (column / 8 - first), sizeof word);
-      *out++ = static_cast<uint8_t>(word >> kShifts[column % 8] & 15);
+      const int64_t at = BitInRow(codes, column) - first * element_bits;
+      uint16_t window;
+      std::memcpy(&window, bytes + at / 8, sizeof window);
+      *out++ = static_cast<uint8_t>(window >> at % 8 & mask);
     }
   }
 }
@@ -135,14 +126,12 @@ Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part) {
   return {part.row / in_matrix, first, column, part.rows, std::max<int64_t>(end - column, 0)};
 }
 
-bool WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
-               uint8_t code) {
+int64_t WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
+                  uint8_t code) {
   const int64_t first = part.row % StoredRows(codes);
   // The code's first bit, from the beginning of its row in the part.
-  int64_t bits = codes.bits, at = column * bits;
-  if (codes.packing == Packing::kBytes) bits = 8, at = column * 8;
-  if (codes.packing == Packing::kAlongRowsHighFirst) at ^= bits;
-  if (codes.packing == Packing::kAwq) at = column / 8 * 32 + kShifts[column % 8];
+  const int64_t bits = codes.packing == Packing::kBytes ? 8 : codes.bits;
+  int64_t at = BitInRow(codes, column);
   if (codes.packing == Packing::kAlongColumns) {
     at = column * 32 + row * bits % 32;
     row = row * bits / 32;
@@ -156,7 +145,9 @@ bool WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, i
     uint8_t& byte = bytes[bit / 8];
     byte = static_cast<uint8_t>((byte & ~mask) | ((code >> (bit - at) & 1) != 0 ? mask : 0));
   }
-  return at >= 0;
+  if (at < 0) return -1;
+  return (part.row + row - first) * codes.stored_columns + part.column +
+         at / (8 * codes.element_bytes);
 }
 
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,
@@ -170,11 +161,10 @@ void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Recta
     }
     case Packing::kAlongRows:
     case Packing::kAlongRowsHighFirst:
+    case Packing::kAwq:
       return ReadAlongRows(codes, stored, part, out);
     case Packing::kAlongColumns:
       return ReadAlongColumns(codes, stored, part, out);
-    case Packing::kAwq:
-      return ReadAwq(codes, stored, part, out);
   }
 }
 

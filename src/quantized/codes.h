@@ -40,10 +40,11 @@ int64_t CodesInElement(
     const CodeMatrices& codes);  // the most codes that an element shares bits with
 // Returns the codes that have bits in a part, whose rows hold one matrix.
 Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part);
-// Writes the bits of a code of that rectangle that are in the part. Returns whether the code's
-// first bit is one of them. Codes along columns must not be spread over two words.
-bool WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
-               uint8_t code);
+// Writes the bits of a code of that rectangle that are in the part. Returns the element of the
+// tensor that has the code's first bit; -1: it is before the part. Codes along columns must not be
+// spread over two words.
+int64_t WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
+                  uint8_t code);
 
 // Writes the codes of a rectangle to `out`, row by row. `stored` reads elements of the tensor.
 void ReadCodes(const CodeMatrices& codes, const BoxElements& stored, const Rectangle& part,

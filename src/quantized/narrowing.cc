@@ -74,9 +74,10 @@ struct Found {
 class Narrowing {
  public:
   Narrowing(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-            BoxElements made, NarrowingCounts* counts)
+            BoxElements made, IsCounted is_counted, NarrowingCounts* counts)
       : values_(widening, ReadingAhead(widening, std::move(stored))),
         made_(std::move(made)),
+        is_counted_(std::move(is_counted)),
         counts_(*counts),
         order_(widening.values.size()) {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
@@ -126,11 +127,9 @@ class Narrowing {
           if (std::memcmp(&wanted[at], &known[at], bytes) == 0) continue;
           if (!candidates) candidates.emplace(order_, TableOf(block, &scratch), dtype());
           const Found found = CodeOf(&wanted[at], *candidates);
-          // The part with the first bit of a code counts it.
-          if (!WriteCode(widening.codes, stored, part.row + row, part.column + column,
-                         found.code)) {
-            continue;
-          }
+          const int64_t element =
+              WriteCode(widening.codes, stored, part.row + row, part.column + column, found.code);
+          if (element < 0 || !is_counted_(element)) continue;
           ++counts_.changed;
           counts_.rounded += found.is_rounded;
           counts_.clipped += found.is_clipped;
@@ -194,6 +193,7 @@ class Narrowing {
 
   const BlockValues values_;
   const BoxElements made_;
+  const IsCounted is_counted_;
   NarrowingCounts& counts_;
   std::vector<uint8_t> order_;  // codes, by the values that they have without a scale
 };
@@ -201,9 +201,9 @@ class Narrowing {
 }  // namespace
 
 BoxElements Narrow(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-                   BoxElements made, NarrowingCounts* counts) {
-  const auto narrowing =
-      std::make_shared<const Narrowing>(widening, std::move(stored), std::move(made), counts);
+                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts) {
+  const auto narrowing = std::make_shared<const Narrowing>(
+      widening, std::move(stored), std::move(made), std::move(is_counted), counts);
   return [narrowing](int64_t first, int64_t count, void* out) {
     narrowing->Fill(first, count, static_cast<uint8_t*>(out));
   };

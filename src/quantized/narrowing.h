@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "quantized/widening.h"
 
@@ -15,11 +16,15 @@ struct NarrowingCounts {
   std::atomic<int64_t> changed{0}, rounded{0}, clipped{0};
 };
 
+// Returns whether an element of a stored tensor counts. Boxes are read with the gaps in them.
+using IsCounted = std::function<bool(int64_t element)>;
+
 // Returns a function that computes elements of widening.numbers(). `stored` reads the parts of a
 // quantized tensor, and `made` reads the numbers to represent, elements of widening.made. A number
 // that is represented already keeps its code. Another one gets the code of the nearest number and,
 // of two, the even one. The function throws Error (kUsage) for NaN and infinity without a code.
+// A code counts if the element with its first bit does.
 BoxElements Narrow(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-                   BoxElements made, NarrowingCounts* counts);
+                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts);
 
 }  // namespace shardinit

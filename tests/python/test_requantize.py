@@ -181,6 +181,26 @@ def test_changing_checkpoint_gives_the_same_model_or_an_error(which, folders, tm
     assert failed > 0
 
 
+def test_codes_of_words_on_two_ranks_are_counted_once(tmp_path):
+    """A code of 3 bits has bits in two words, which different ranks write; a box is read with the gaps in it."""
+    rows, columns = 7, 256
+    weights = {"num_bits": 3, "group_size": 32, "strategy": "group", "symmetric": True}
+    config = {"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+                                      "config_groups": {"all": {"weights": weights}}}}
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/config.json").write_text(json.dumps(config))
+    safetensors_torch.save_file({"m.weight_packed": torch.zeros(rows, 24, dtype=torch.int32),
+                                 "m.weight_scale": torch.ones(rows, 8, dtype=torch.bfloat16),
+                                 "m.weight_shape": torch.tensor([rows, columns])}, tmp_path / "q/model.safetensors")
+    (tmp_path / "wide").mkdir()
+    safetensors_torch.save_file({"m.weight": torch.full((rows, columns), 4.5, dtype=torch.bfloat16)},
+                                tmp_path / "wide/model.safetensors")
+    done = requantize(tmp_path / "wide", tmp_path / "q", tmp_path / "out", "--mesh", "fsdp=8", "--sharding",
+                      "{first_divisible: {replicate_unshardable: true}}", to="dcp")
+    assert done.returncode == 0 and f"{rows * columns:,} elements changed" in done.stderr, done
+    assert f"{rows * columns:,} elements rounded to the nearest code, {rows * columns:,} of them" in done.stderr, done
+
+
 def test_error_about_the_quantized_folder_names_it_and_its_option(folders, tmp_path):
     quantized, wide = folders
     done = requantize(wide, quantized, tmp_path / "out", "--drop", "model.1.weight")
