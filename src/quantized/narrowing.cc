@@ -81,8 +81,11 @@ class Narrowing {
         counts_(*counts),
         order_(widening.values.size()) {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](uint8_t a, uint8_t b) { return widening.values[a] < widening.values[b]; });
+    // NaN, which no number is close to, comes last.
+    std::stable_sort(order_.begin(), order_.end(), [&](uint8_t a, uint8_t b) {
+      const float one = widening.values[a], other = widening.values[b];
+      return one < other || (std::isnan(other) && !std::isnan(one));
+    });
   }
 
   // Computes elements of the stored numbers, which may begin and end anywhere.

@@ -345,15 +345,17 @@ def test_commands_reject_urls_that_they_cannot_use(store, folder):
                   ["digest", "spec.yaml", "--check"], ["plan", "spec.yaml", "--sharding"], ["diff", "spec.yaml"],
                   ["verify", "ckpt", "--spec"], ["reshard", "ckpt", "-o", "new", "--spec"],
                   ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
-        if store.startswith("s3://") and words in (["gen", "spec.yaml", "-o"], ["reshard", "ckpt", "-o"], ["verify"],
-                                                              ["export", "spec.yaml", "--to", "dcp", "-o"], ["status"],
-                                                              ["export", "ckpt", "--to", "safetensors", "-o"],
-                                                   ["finalize"],
-                                                              ["inspect"], ["stats"], ["diff", "spec.yaml"]):
-            continue  # These accept URLs: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py.
+        # These accept URLs: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py, test_hub.py.
+        takes_bucket = words in (["gen", "spec.yaml", "-o"], ["reshard", "ckpt", "-o"], ["verify"], ["status"],
+                                 ["export", "spec.yaml", "--to", "dcp", "-o"], ["finalize"],
+                                 ["export", "ckpt", "--to", "safetensors", "-o"])
+        reads = words in (["inspect"], ["stats"], ["diff", "spec.yaml"], ["import"])
+        if reads and store.startswith(("s3://", "hf://")) or takes_bucket and store.startswith("s3://"):
+            continue
         done = run_tool(*words, store, cwd=folder)
-        assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words,
-                                                                                                                done)
+        is_hub = takes_bucket and store.startswith("hf://")
+        why = "is not a local folder or a bucket" if is_hub else "not a path of a file system"
+        assert done.returncode == 2 and store in done.stderr and why in done.stderr, (words, done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
     for key in (f"include: {store}", f"sharding: {store}", f"mesh: {{axes: {{a: 2}}, devices: '{store}'}}",
                 f"modules: {{t: {{shape: [6], init: {{file: {{path: '{store}', sha256: '{'0' * 64}'}}}}}}}}"):
