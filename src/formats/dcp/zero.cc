@@ -124,8 +124,9 @@ class ZeroReader {
       : folder_(folder), files_(std::move(files)) {}
 
   Contents Read() {
-    for (const auto& [rank, path] : files_.optimizers) {
-      Need(rank < ranks(), "it lacks the file of a rank");
+    for (const auto& file : files_.optimizers) {
+      Need(file.first < ranks(), "it lacks the file of a rank");
+      const std::string& path = file.second;
       ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
         RefuseDivided(root, path);
         ReadOptimizer(dcp::Need(root.Find("optimizer_state_dict"), path, "optimizer"), path, find);
@@ -136,7 +137,9 @@ class ZeroReader {
     Need(is_whole != is_split && std::ssize(files_.models) == (is_split ? ranks() : 1) &&
              files_.models.rbegin()->first == (is_split ? ranks() - 1 : -1),
          "it has other files `*{}` than stage {} has", kModelEnd, stage_);
-    for (const auto& [rank, path] : files_.models) {
+    for (const auto& file : files_.models) {
+      const int64_t rank = file.first;
+      const std::string& path = file.second;
       if (rank > 0 && frozen_.empty()) break;
       ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
         if (rank <= 0) ReadModel(root, path, find);
@@ -312,11 +315,12 @@ class ZeroReader {
   // Only trained tensors are taken from their files, because DeepSpeed rounds the others.
   void PlaceUniversal() {
     for (const auto& group : groups_) {
-      for (const auto& [name, shape] : group) {
+      for (const auto& tensor : group) {
+        const std::string& name = tensor.first;
         Need(IsName(name), "{} is not the name of a folder", Quote(name));
         const std::string path = fmt::format("{}/zero/{}/fp32.pt", folder_, name);
         ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-          Add(name, Locate(root.Find("param"), &shape, name, path, find));
+          Add(name, Locate(root.Find("param"), &tensor.second, name, path, find));
         });
       }
     }
