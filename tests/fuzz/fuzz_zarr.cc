@@ -17,6 +17,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "formats/frame.h"
 #include "formats/little_endian.h"

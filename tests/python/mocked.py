@@ -1,6 +1,5 @@
 """Replaces modules that a trainer's package imports in addition to its models, such as kernels for GPUs."""
 
-import contextlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -23,16 +22,3 @@ class Mocked(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         pass
-
-
-@contextlib.contextmanager
-def replaced(*names):
-    """Replaces these modules only within the context. Modules that are imported there keep the mocks."""
-    mocks = Mocked(*names)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(mocks)
-        for name in [name for name, module in sys.modules.items() if isinstance(module, mock.MagicMock)
-                     and any(name == own or name.startswith(own + ".") for own in names)]:
-            del sys.modules[name]

@@ -994,7 +994,7 @@ def test_invalid_bucket_urls_are_rejected(object_store, specs):
         done = tool(object_store, "gen", "one.yaml", "-o", url, folder=specs)
         assert done.returncode == 2 and words in done.stderr, (url, done)
     assert object_store.log == []
-    for words in (["gen", URL, "-o", "new"], ["plan", URL], ["validate", URL], ["import", URL],
+    for words in (["gen", URL, "-o", "new"], ["plan", URL], ["validate", URL],
                   ["convert", "gs://bucket/x", "--to", "dcp", "-o", "new"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
         done = tool(object_store, *words, folder=specs)
         assert done.returncode == 2 and "hint: " in done.stderr, (words, done)

@@ -1,5 +1,5 @@
 """Random quantized tensors are widened to the bits that their owners' packages compute: compressed-tensors, ModelOpt,
-bitsandbytes, Transformers and GPTQModel."""
+bitsandbytes, Transformers and GPTQModel's formula."""
 
 import json
 import math
@@ -10,7 +10,6 @@ import pytest
 from clients import client_of
 from generated import generated, given
 from hypothesis import strategies as st
-from mocked import replaced
 from support import run_tool
 
 torch = client_of("torch")
@@ -25,11 +24,6 @@ functional = client_of("bitsandbytes.functional")
 default_ops = client_of("bitsandbytes.backends.default.ops")
 nvfp4 = client_of("modelopt.torch.quantization.qtensor.nvfp4_tensor")
 fp8_tensor = client_of("modelopt.torch.quantization.qtensor.fp8_tensor")
-with replaced("datasets", "defuser", "device_smi", "gptqmodel._banner", "gptqmodel.adapter", "gptqmodel.looper",
-              "gptqmodel.models", "gptqmodel.utils.threadx", "logbar", "pcre", "pyarrow", "tokenicer", "torchao",
-              "threadpoolctl"):
-    gptq_linear = client_of("gptqmodel.nn_modules.qlinear.torch")
-    gptq_model = client_of("gptqmodel.utils.model")
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
 
@@ -214,26 +208,27 @@ def awq(draw, bits):
 
 
 def gptq(draw, bits):
-    """Draws a matrix of GPTQModel's two formats. The first one stores zeros less 1, and must be symmetric here."""
+    """Computes what GPTQModel's TorchLinear does."""
     width, is_second = draw(st.sampled_from([4, 8])), draw(st.booleans())
-    in_word, groups, size = 32 // width, draw(st.integers(1, 4)), draw(st.sampled_from([16, 32]))
+    in_word, groups, size = 32 // width, draw(st.integers(1, 4)), draw(st.sampled_from([8, 32]))
     rows, columns = groups * size, 8 * draw(st.integers(1, 12))
-    state = {"qweight": bits.words(rows // in_word, columns), "qzeros": bits.words(groups, columns // in_word),
-             "scales": bits.scales(groups, columns, dtype=torch.float16)}
+    zeros = bits.words(groups, columns // in_word)
     if not is_second:
-        state["qzeros"][:] = 0x77777777 if width == 4 else 0x7F7F7F7F
+        zeros[:] = 0x77777777 if width == 4 else 0x7F7F7F7F
+    state = {"qweight": bits.words(rows // in_word, columns), "qzeros": zeros,
+             "scales": bits.scales(groups, columns, dtype=torch.float16)}
     if draw(st.booleans()):
         state["g_idx"] = (torch.arange(rows) // size).to(torch.int32)
+    shifts = torch.arange(0, 32, width)
+    mask = 2**width - 1
+    codes = (state["qweight"][:, None, :] >> shifts[None, :, None] & mask).reshape(rows, columns)
+    zero = (zeros[:, :, None] >> shifts & mask).reshape(groups, columns) + (0 if is_second else 1)
+    of_row = torch.arange(rows) // size
+    wanted = (state["scales"][of_row] * (codes - zero[of_row]).to(torch.float16)).t()
     config = {"quant_method": "gptq", "bits": width, "group_size": size, "sym": not is_second, "desc_act": False}
     if is_second:
         config["checkpoint_format"] = "gptq_v2"
-    module = gptq_linear.TorchLinear(bits=width, group_size=size, sym=not is_second, desc_act=False, bias=False,
-                                     in_features=rows, out_features=columns)
-    module.load_state_dict({**module.state_dict(), **{name: tensor.clone() for name, tensor in state.items()}})
-    if not is_second:
-        gptq_model.convert_gptq_v1_to_v2_format_module(module, width, torch.int32)
-    module.post_init()
-    return state, config, module.dequantize_weight().t()
+    return state, config, wanted
 
 
 def finegrained(draw, bits):

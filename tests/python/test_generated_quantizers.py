@@ -81,26 +81,7 @@ def bitsandbytes(draw, weight):
         "quant_method": "bitsandbytes", "load_in_4bit": True}, wanted
 
 
-def gptq(draw, weight):
-    """GPTQModel packs a matrix whose scales and zeros another method chose."""
-    width, size, weight = draw(st.sampled_from([4, 8])), 32, weight.repeat(2, 1)
-    most, half = 2**width - 1, 2**(width - 1)
-    groups = weight.float().reshape(len(weight), -1, size)
-    scales = (groups.abs().amax(-1) / (half - 1)).clamp(min=2**-10).half()
-    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    codes = (groups / scales.float()[..., None]).round().clamp(-half, most - half)
-    linear.weight.data = (codes * scales.float()[..., None]).reshape(weight.shape)
-    module = quantized.gptq_linear.TorchLinear(bits=width, group_size=size, sym=True, desc_act=False, bias=False,
-                                               in_features=weight.shape[1], out_features=len(weight))
-    order = (torch.arange(weight.shape[1]) // size).to(torch.int32)
-    module.pack_block(linear, scales, torch.full_like(scales, half), order)
-    state = {name: t.clone() for name, t in module.state_dict().items()}
-    module.post_init()
-    return state, {"quant_method": "gptq", "bits": width, "group_size": size, "sym": True, "desc_act": False,
-                   "checkpoint_format": "gptq_v2"}, module.dequantize_weight().t()
-
-
-OWNERS = [compressed_tensors, deepseek, modelopt, bitsandbytes, gptq]
+OWNERS = [compressed_tensors, deepseek, modelopt, bitsandbytes]
 
 
 @st.composite

@@ -10,8 +10,8 @@ from clients import client_of
 from generated import generated, given
 from hypothesis import assume
 from hypothesis import strategies as st
-from support import run_ok, run_tool
-from test_generated_quantized import KINDS, OF_NUMBERS, assert_same_bits, cases, write
+from support import run_tool
+from test_generated_quantized import KINDS, OF_NUMBERS, cases, write
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
