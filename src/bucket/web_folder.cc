@@ -137,4 +137,5 @@ BucketTree::Parts ListWeb(const std::string& url) {
                         int64_t bytes) { return folder->Read(key, object, offset, bytes); };
   return parts;
 }
+
 }  // namespace shardinit

@@ -230,9 +230,12 @@ void RefuseParent(const std::string& folder) {
   RefuseParent(folder);
   std::vector<std::string_view> kinds;
   for (const FormatReader* reader : FormatReaders()) kinds.push_back(reader->what);
+  const std::string_view last = kinds.back();
+  kinds.pop_back();
   throw Error(
       ExitCode::kUsage,
-      fmt::format("`{}` is not a checkpoint and contains no {}", folder, fmt::join(kinds, " or ")),
+      fmt::format("`{}` is not a checkpoint and contains no {} or {}", folder,
+                  fmt::join(kinds, ", "), last),
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 
@@ -387,7 +390,7 @@ void TensorFolder::ReadForeignFolder() {
   graph.name = NameOf(path_);
   if (!IsModelName(graph.name)) graph.name = "model";
   graph.config = ConfigIn(folder);
-  // There may be so many that none should be in memory twice.
+  // Moves each tensor, because a folder may have hundreds of thousands.
   while (!contents.tensors.empty()) {
     auto node = contents.tensors.extract(contents.tensors.begin());
     AddTensor(part_.empty() ? node.key() : node.key().substr(part_.size() + 1), node.mapped(),

@@ -162,12 +162,11 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
   return {};
 }
 
-// What decides the files of parts besides the folder.
+// The end of the claim of an export without other files.
 constexpr char kNoExtras[] = "\nno extras";
 
 // Returns the other files to write: a folder of safetensors files that is converted to such a
-// folder keeps its tokenizer.
-// The first folder that has a file provides it.
+// folder keeps its tokenizer. The first folder that has a file provides it.
 std::map<std::string, std::string> ExtrasToKeep(const ConvertOptions& options,
                                                 const std::vector<const TensorFolder*>& folders) {
   if (options.no_extras || options.exporting.format != kSafetensors) return {};

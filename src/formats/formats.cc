@@ -56,8 +56,7 @@ std::vector<const FormatReader*> FormatReaders() {
     if (format->reader != nullptr) AddNew(format->reader, &readers);
   }
   // No format writes these files.
-  for (const FormatReader* reader : {&kTorchReader, &kZeroReader, &kMegatronReader})
-    readers.push_back(reader);
+  readers.insert(readers.end(), {&kTorchReader, &kZeroReader, &kMegatronReader});
   return readers;
 }
 

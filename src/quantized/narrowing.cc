@@ -44,16 +44,16 @@ class Candidates {
     });
     return code == order_.end() ? std::nullopt : std::optional<uint8_t>(*code);
   }
-  // Returns the nearest number and its code; of two, the even code.
-  std::pair<double, uint8_t> Nearest(double number) const {
+  // Returns the code of the nearest number and, of two, the even one.
+  uint8_t Nearest(double number) const {
     auto above = std::lower_bound(found_.begin(), found_.end(), number,
                                   [](const auto& each, double of) { return each.first < of; });
-    if (above == found_.end()) return found_.back();
-    if (above == found_.begin()) return *above;
+    if (above == found_.end()) return found_.back().second;
+    if (above == found_.begin()) return above->second;
     const auto below = above - 1;
     const double up = above->first - number, down = number - below->first;
-    if (up == down) return above->second % 2 == 0 ? *above : *below;
-    return up < down ? *above : *below;
+    if (up == down) return above->second % 2 == 0 ? above->second : below->second;
+    return up < down ? above->second : below->second;
   }
   bool empty() const { return found_.empty(); }
   double least() const { return found_.front().first; }
@@ -68,7 +68,7 @@ class Candidates {
 
 struct Found {
   uint8_t code;
-  bool is_rounded = false, is_clipped = false;
+  bool is_rounded = false, is_clipped = false;  // as in NarrowingCounts
 };
 
 class Narrowing {
@@ -176,8 +176,8 @@ class Narrowing {
                               values_.widening().made.path(), wanted),
                   "quantize this model with the library that made the scales");
     }
-    const auto [found, code] = candidates.Nearest(wanted);
-    return {code, found != wanted, wanted < candidates.least() || wanted > candidates.most()};
+    return {candidates.Nearest(wanted), true,
+            wanted < candidates.least() || wanted > candidates.most()};
   }
 
   // Returns the number of each code of a block.

@@ -154,7 +154,7 @@ def write(folder, config, layers):
 
 
 def measure(what, *words):
-    """Runs the tool, and prints what it took."""
+    """Runs the tool, and prints its time, bytes read and memory."""
     begin = time.monotonic()
     process = subprocess.Popen([TOOL, *map(str, words), "-q"])
     read = peak = 0

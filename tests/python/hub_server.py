@@ -17,6 +17,7 @@ import time
 import urllib.parse
 
 import pytest
+from object_store import Server
 
 TOKEN = "hf_TestsOnlyToken"
 ENVIRONMENT = {"HOME": "/nonexistent", "NO_PROXY": "*"}
@@ -80,13 +81,6 @@ class Hub:
 
             def log_message(self, *_):
                 pass
-
-        class Server(http.server.ThreadingHTTPServer):
-            request_queue_size = 128
-            daemon_threads = True
-
-            def handle_error(self, *_):
-                pass  # Killed clients break connections.
 
         server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()

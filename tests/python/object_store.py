@@ -25,6 +25,14 @@ KEY, SECRET = "AKIDTESTS", "secret/of+the=tests"
 REGION = "eu-test-1"
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        pass  # Killed clients break connections.
+
+
 class Request:
     """A request and its kind of operation."""
 
@@ -107,13 +115,6 @@ class Store:
 
             def log_message(self, *_):
                 pass
-
-        class Server(http.server.ThreadingHTTPServer):
-            request_queue_size = 128
-            daemon_threads = True
-
-            def handle_error(self, *_):
-                pass  # Killed clients break connections.
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"

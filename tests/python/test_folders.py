@@ -208,8 +208,8 @@ def test_unsupported_folders_are_rejected_with_a_hint(tmp_path):
     (folder / "zero_to_fp32.py").write_text("{}")
     assert "`latest` does not name a folder in it" in refused("inspect", folder, code=5)
     (tmp_path / "empty").mkdir()
-    assert "contains no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest",
-        tmp_path / "empty", code=2)
+    assert ("contains no safetensors files, DCP files, zarr arrays, PyTorch files, DeepSpeed files or Megatron-LM files"
+            in refused("digest", tmp_path / "empty", code=2))
     both = hub(tmp_path / "both")
     (both / "w").mkdir()
     (both / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f4",

@@ -296,7 +296,7 @@ KINDS = [four_bits, eight_bits, experts, pack_quantized, int_quantized, float_qu
 
 
 def config_json(config, places=("own",)):
-    """Returns a config.json with the quantization in these places: its own, and that of its text_config."""
+    """Returns a config.json with the quantization in these places: at its top, in its text_config, or both."""
     inner = {"quantization_config": config}
     return {"model_type": "none", **(inner if "own" in places else {}),
             **({"text_config": inner} if "text" in places else {})}

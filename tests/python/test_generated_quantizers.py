@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 torch = client_of("torch")
 helpers = client_of("compressed_tensors.quantization.utils.helpers")
 
-# The form, its QuantizationArgs, and the numbers that share a scale; None: those of a row.
+# The form, its QuantizationArgs, and the numbers that share a scale; None: all of a row.
 FORMS = [("pack-quantized", {"num_bits": bits, "type": "int", "symmetric": symmetric}, 32)
          for bits in (3, 4, 8) for symmetric in (True, False)] + [
     ("int-quantized", {"num_bits": 8, "type": "int", "symmetric": True}, None),

@@ -105,8 +105,26 @@ def test_changed_numbers_get_the_nearest_code_and_are_counted(folders, tmp_path)
         assert bytes(made[name].view(torch.uint8).reshape(-1)) == bytes(tensor.view(torch.uint8).reshape(-1)), name
 
 
+def test_negative_zero_without_a_code_is_counted_as_rounded(tmp_path):
+    """Whole numbers have no -0."""
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    config = {"quant_method": "compressed-tensors", "format": "int-quantized",
+              "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    (tmp_path / "q").mkdir(), (tmp_path / "wide").mkdir()
+    safetensors_torch.save_file({"x.weight": torch.zeros(2, 4, dtype=torch.int8),
+                                 "x.weight_scale": torch.ones(2, 1, dtype=torch.bfloat16)},
+                                tmp_path / "q/model.safetensors")
+    (tmp_path / "q/config.json").write_text(json.dumps({"quantization_config": config}))
+    wide = torch.zeros(2, 4, dtype=torch.bfloat16)
+    wide[1, 2] = -0.0
+    safetensors_torch.save_file({"x.weight": wide}, tmp_path / "wide/model.safetensors")
+    done = requantize(tmp_path / "wide", tmp_path / "q", tmp_path / "out")
+    assert "1 element rounded to the nearest code, 0 of them from outside its range" in done.stderr, done
+    assert digests(tmp_path / "out") == digests(tmp_path / "q")
+
+
 def mismatches(quantized, wide, tmp_path):
-    """Yields a source, a quantized folder, options, and what the error says."""
+    """Yields a source, a quantized folder, options, and a part of the error."""
     tensors = safetensors_torch.load_file(wide / "model.safetensors")
 
     def saved(name, changed):

@@ -163,7 +163,7 @@ class RankFolders {
     std::set<int64_t> layers;
   };
 
-  // Adds a rank's part of a tensor to those of the ranks before it.
+  // Adds a rank's part of a tensor to the parts of earlier ranks.
   void Add(const Rank& rank, Chunk* chunk, std::string name, TensorInFolder holding,
            const std::string& file) {
     const bool is_expert = name.find(".experts.") != name.npos;
