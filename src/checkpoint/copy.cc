@@ -131,7 +131,7 @@ void FolderCopy::FindOrigins(const Plan& to) {
         origin.conventions.push_back(of.convention());
       }
     }
-    view.Edit().dtype = dtype.value_or(tensor.dtype());
+    if (dtype && *dtype != view.dtype()) view.Edit().dtype = *dtype;
     origin.view = std::make_unique<const Tensor>(std::move(view));
   }
 }

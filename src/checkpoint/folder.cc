@@ -391,10 +391,12 @@ void TensorFolder::ReadForeignFolder() {
   if (!IsModelName(graph.name)) graph.name = "model";
   graph.config = ConfigIn(folder);
   // Moves each tensor, because a folder may have hundreds of thousands.
+  FormPool forms;
   while (!contents.tensors.empty()) {
     auto node = contents.tensors.extract(contents.tensors.begin());
     AddTensor(part_.empty() ? node.key() : node.key().substr(part_.size() + 1), node.mapped(),
               *reader, &graph.tensors);
+    if (!graph.tensors.empty()) forms.ShareForm(graph.tensors.back());
   }
   if (graph.tensors.empty()) {
     const auto first = unread_.begin();
@@ -435,7 +437,7 @@ void TensorFolder::AddTensor(const std::string& name, TensorInFolder& holding,
     tensor.set_path(name);
     tensor.Edit().dtype = dtype->dtype;
     tensor.Edit().shape = holding.shape;
-    tensor.Edit().distribution = ValuesOfSource(name);
+    tensor.Edit().distribution = ValuesOfSource();
     tensor.Edit().partition = PartitionSpec(tensor.shape().size());
     tensors->push_back(std::move(tensor));
     pieces_.push_back(std::move(holding.pieces));
@@ -583,7 +585,7 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
     tensor.set_path(of.name);
     tensor.Edit().shape = of.shape;
     tensor.Edit().partition = PartitionSpec(of.shape.size());
-    tensor.Edit().distribution = ValuesOfSource(of.name);
+    tensor.Edit().distribution = ValuesOfSource();
     graph.tensors.push_back(std::move(tensor));
     stored_as[of.name] = of.parts.front().name;
     if (reader_) continue;

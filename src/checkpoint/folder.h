@@ -124,6 +124,7 @@ class TensorFolder {
   // Returns how a tensor is computed from its numbers, at PiecesOf(tensor), and other stored
   // tensors; null: it is stored.
   const Widening* WideningOf(const Tensor& tensor) const;
+  bool is_widened() const { return !widened_.empty(); }
   // Returns the pieces of a part but kNumbers.
   const std::vector<FilePiece>& PiecesOf(const Widening& widening, size_t part) const;
   // Returns a function that computes elements of the tensor, for which `numbers` reads its numbers.

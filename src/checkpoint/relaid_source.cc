@@ -207,6 +207,7 @@ std::vector<std::string> LayoutsOf(const std::string& spec) {
   Diagnostics diagnostics;
   SpecRequest of;
   of.path = spec;
+  of.is_widened = true;
   const auto model = LoadSpec(of, diagnostics);
   diagnostics.ThrowIfErrors();
   std::vector<std::string> names;
@@ -217,6 +218,7 @@ std::vector<std::string> LayoutsOf(const std::string& spec) {
 Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::string& layout) {
   PlanRequest wanted;
   wanted.spec.path = spec;
+  wanted.spec.is_widened = request.widens;
   wanted.layout = layout;
   wanted.places = Places::kLeast;
   wanted.open_source = [&](const SourceRequest& inner) -> std::shared_ptr<const SourceFolder> {

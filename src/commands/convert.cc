@@ -108,6 +108,7 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
     spec.request.path = std::move(config->path);
     spec.request.text = std::move(config->text);
   }
+  spec.request.is_widened = folder.is_widened();
   UseOneRank(&spec);
   return spec.Load();
 }

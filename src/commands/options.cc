@@ -307,7 +307,7 @@ void RequireNoPart(const std::string& part, const std::string& path) {
 }
 
 std::string InitText(const Tensor& tensor) {
-  return tensor.view() ? Describe(*tensor.view()) : InText(tensor.distribution());
+  return tensor.view() ? Describe(*tensor.view()) : InText(tensor);
 }
 
 std::string MeshText(const Mesh& mesh) {

@@ -115,9 +115,9 @@ void AddInitializer(const ExplainedTensor& subject, Facts* facts) {
   for (const ComputationStep& step : why.working)
     working.items.push_back(FactOf(step, why.fans.span));
   facts->push_back({"working", std::move(working)});
-  Fact values = {"distribution", InText(tensor.distribution()), {.label = "values"}};
+  Fact values = {"distribution", InText(tensor), {.label = "values"}};
   if (IsInexact(tensor) && !IsRandom(tensor.distribution())) {
-    values.row.text = InText(tensor.distribution()) + InexactInText(subject);
+    values.row.text = InText(tensor) + InexactInText(subject);
   }
   facts->push_back(std::move(values));
   if (!why.multipliers.empty()) {
@@ -214,7 +214,7 @@ void AddView(const ExplainedTensor& subject, Facts* facts) {
   for (const Tensor* source : SourcesOf(*tensor.view())) {
     logical.items.push_back({"", Facts{{"path", std::string(source->path())},
                                        {"shape", source->shape()},
-                                       {"distribution", InText(source->distribution())},
+                                       {"distribution", InText(*source)},
                                        {"key", KeyOf(*source)}}});
   }
   facts->push_back({"logical", std::move(logical)});

@@ -37,8 +37,6 @@ namespace {
 // Files that are open at once. Small files, such as chunks, must not wait for each other's disk.
 constexpr int64_t kFilesAtOnce = 16;
 constexpr int kRequestsAtOnce = 16;  // requests for small files at once
-// With this many boxes, a record stays within its limit, unless tensors have very long names.
-constexpr int64_t kMostBoxes = 8'000'000;
 
 // Lower-case names by which readers, of this tool and of others, recognize a folder or a part of a
 // model. A folder of such a name makes an export unreadable.
@@ -90,19 +88,6 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
         "leave it out, with `convert --drop` or `export --only`, or store it under another name "
         "with a layout of the spec");
   }
-}
-
-// Rejects an export whose record would be too large to read.
-void RequireFewBoxes(const std::vector<FileLayout>& files) {
-  int64_t boxes = 0;
-  for (const FileLayout& file : files) boxes += std::ssize(file.boxes);
-  if (boxes <= kMostBoxes) return;
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("the files of this export would have {} pieces, more than {}", Grouped(boxes),
-                  Grouped(kMostBoxes)),
-      "store fewer and larger tensors, with a layout that joins layers or experts, or use a "
-      "smaller `--mesh`");
 }
 
 // Makes the files of an export, in shares. Other processes may make other shares.
@@ -450,7 +435,9 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
                     std::back_inserter(files));
   ExportParts parts(plan, request, std::move(files));
   RequireNamesApart(parts.files);
-  RequireFewBoxes(parts.files);
+  int64_t boxes = 0;
+  for (const FileLayout& file : parts.files) boxes += std::ssize(file.boxes);
+  RequireFewBoxes(boxes);
   ExportResult result;
   result.tensors = std::ssize(tensors);
   result.files = std::ssize(parts.files);

@@ -72,6 +72,9 @@ struct FileBox {
 
 int64_t BytesOf(const FileBox& box);
 
+// Throws Error (kUsage) if an export's record of this many boxes would be too large to read.
+void RequireFewBoxes(int64_t boxes);
+
 // Sorts boxes by the largest power of two up to a page that divides their sizes, descending. If
 // they are stored in this order without gaps, from a page on, each box starts at a multiple of its
 // own power of two. So it is aligned to its element size, and large boxes start on pages, for

@@ -82,6 +82,18 @@ int64_t BytesOf(const FileBox& box) {
   return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype()).bytes;
 }
 
+void RequireFewBoxes(int64_t boxes) {
+  // The record then stays within its limit, unless tensors have very long names.
+  constexpr int64_t kMostBoxes = 8'000'000;
+  if (boxes <= kMostBoxes) return;
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("the files of this export would have {} pieces, more than {}", Grouped(boxes),
+                  Grouped(kMostBoxes)),
+      "store fewer and larger tensors, with a layout that joins layers or experts, or use a "
+      "smaller `--mesh`");
+}
+
 void SortByAlignment(std::vector<FileBox>* boxes) {
   const auto alignment = [](const FileBox& box) {
     constexpr int64_t kPage = 4096;

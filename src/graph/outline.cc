@@ -79,9 +79,8 @@ class OutlineBuilder {
   }
 
   size_t FormOfTensor(const Tensor& tensor) {
-    const std::string what = tensor.view()
-                                 ? FormOf(tensor.view()->root, *tensor.view()->drawn)
-                                 : WithoutNumbers(InText(tensor.distribution()), kNumberEnds);
+    const std::string what = tensor.view() ? FormOf(tensor.view()->root, *tensor.view()->drawn)
+                                           : WithoutNumbers(InText(tensor), kNumberEnds);
     std::string form =
         fmt::format("{} {} {}", InfoOf(tensor.dtype()).name, fmt::join(tensor.shape(), ","), what);
     for (const DimensionPartition& by : tensor.partition().dimensions) {
@@ -216,8 +215,8 @@ std::string DescribeValues(const std::vector<const Tensor*>& drawn) {
   std::vector<std::string> texts;
   const Tensor* last = nullptr;
   for (const Tensor* tensor : drawn) {
-    if (last == nullptr || !(tensor->distribution() == last->distribution())) {
-      texts.push_back(InText(tensor->distribution()));
+    if (last == nullptr || NamedDistribution(*tensor) != NamedDistribution(*last)) {
+      texts.push_back(InText(*tensor));
     }
     last = tensor;
   }

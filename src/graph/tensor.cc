@@ -80,6 +80,16 @@ void Tensor::set_stream(const Stream& stream) {
   if (rest != own_->stream) own_.Edit().stream = rest;
 }
 
+Distribution NamedDistribution(const Tensor& tensor) {
+  Distribution named = tensor.distribution();
+  if (auto* const from = std::get_if<FromSource>(&named); from != nullptr && from->tensor.empty()) {
+    from->tensor = tensor.path();
+  }
+  return named;
+}
+
+std::string InText(const Tensor& tensor) { return InText(NamedDistribution(tensor)); }
+
 void FormPool::ShareForm(Tensor& tensor) {
   SharedValue<TensorForm>& known = forms_[PlaceOf(*tensor.form(), forms_.size())];
   if (tensor.form().IsSharedWith(known)) return;

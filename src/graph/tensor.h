@@ -98,6 +98,11 @@ class Tensor {
   SharedValue<Own> own_;
 };
 
+// Returns the distribution, with the name of the tensor that FromSource takes values from.
+Distribution NamedDistribution(const Tensor& tensor);
+// Returns the distribution, such as `normal mean 0 std 0.02`.
+std::string InText(const Tensor& tensor);
+
 // Lets tensors share forms that are bitwise equal.
 class FormPool {
  public:

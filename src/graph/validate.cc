@@ -228,7 +228,7 @@ void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why
   const bool is_bound = expression != nullptr && !expression->program->placed.empty();
   diagnostics.Error(place,
                     fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path(),
-                                InText(tensor.distribution()), why),
+                                InText(tensor), why),
                     is_bound ? "give its functions other numbers"
                              : fmt::format("choose {}, or the engine `philox4x32`", choose));
 }

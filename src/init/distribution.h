@@ -128,7 +128,8 @@ struct FromFile {
 
 // The elements of an existing tensor from a source of the spec.
 struct FromSource {
-  std::string source, tensor;  // the names of the source and of its tensor
+  std::string source;
+  std::string tensor;  // the name of the source's tensor; empty: that of the tensor itself
   // The index of each element in that tensor: an expression for each of its dimensions. If empty,
   // the shapes are equal, and so are the indices.
   std::vector<ProgramPtr> index = {};

@@ -35,7 +35,7 @@ void AddIf(bool differs, std::string_view what, std::string before, std::string 
 
 void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const InitGraph& after,
                std::vector<Change>* changes) {
-  std::string values_a = InText(a.distribution()), values_b = InText(b.distribution());
+  std::string values_a = InText(a), values_b = InText(b);
   const bool random = IsRandom(a.distribution()) && IsRandom(b.distribution());
   const bool stream = random && a.stream() != b.stream();
   if (stream) {
@@ -49,7 +49,8 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
     add("seed", before.seed, after.seed);
     add("key", KeyInText(a), KeyInText(b));
   }
-  AddIf(stream || a.distribution() != b.distribution(), "values", values_a, values_b, changes);
+  AddIf(stream || NamedDistribution(a) != NamedDistribution(b), "values", values_a, values_b,
+        changes);
 }
 
 void AddFormChanges(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {

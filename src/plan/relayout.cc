@@ -129,11 +129,13 @@ TensorTypes FindTypes(const Plan& folder, const Plan& from) {
 // Sets the types and values of the model's tensors and of the stored tensors. Tensors that the
 // folder lacks are not stored, and nothing is drawn for them.
 void SetTypesAndValues(const TensorTypes& known, InitGraph* graph) {
+  FormPool forms;
   const auto take = [&](Tensor* tensor) {
     if (const auto found = known.find(tensor->path()); found != known.end()) {
       tensor->Edit().dtype = found->second;
     }
-    tensor->Edit().distribution = ValuesOfSource(std::string(tensor->path()));
+    tensor->Edit().distribution = ValuesOfSource();
+    forms.ShareForm(*tensor);
     tensor->set_stream({});
     tensor->set_key({});
     tensor->set_measured(nullptr);
@@ -216,9 +218,7 @@ std::vector<std::string> ChangedBetween(const Plan& from, const Plan& to) {
 
 }  // namespace
 
-Distribution ValuesOfSource(const std::string& name) {
-  return FromSource{.source = kSourceName, .tensor = name};
-}
+Distribution ValuesOfSource() { return FromSource{.source = kSourceName, .tensor = ""}; }
 
 bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution());

@@ -13,8 +13,8 @@ namespace shardinit {
 // The name of the source in plans for folders whose values no spec declares.
 inline constexpr char kSourceName[] = "folder";
 
-// Returns the distribution that takes values from the folder's tensor `name`.
-Distribution ValuesOfSource(const std::string& name);
+// Returns the distribution that takes values from the folder's tensor of the same name.
+Distribution ValuesOfSource();
 bool IsOfSource(const Tensor& tensor);
 // Returns whether the plan takes values from a folder that no spec declares, so that `gen` cannot
 // generate them.

@@ -90,7 +90,7 @@ void WritePlace(const StreamPlace& place, bool is_least, JsonWriter& out) {
 
 void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
-  WriteDistribution(tensor.distribution(), out);
+  WriteDistribution(NamedDistribution(tensor), out);
   if (IsInexact(tensor)) out.Member("inexact", true);
   const auto* const place = std::get_if<StreamPlace>(&tensor.key());
   if (place != nullptr) WritePlace(*place, tensor.stream().is_least, out);

@@ -132,6 +132,8 @@ std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropp
     }
   }
   std::vector<Widening> found = search.Take();
+  FormPool forms;
+  for (Widening& widening : found) forms.ShareForm(widening.made);
   RequireUndropped(search, found);
   // Scales of a quantized cache stand next to the projections.
   for (const auto& [path, tensor] : search.there()) {

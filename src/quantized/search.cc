@@ -114,7 +114,7 @@ void Make(Widening* widening, const std::string& path, Shape shape) {
   made.set_path(path);
   made.Edit().partition = PartitionSpec(shape.size());
   made.Edit().shape = std::move(shape);
-  made.Edit().distribution = ValuesOfSource(path);
+  made.Edit().distribution = ValuesOfSource();
 }
 
 void TakeScales(Widening* widening, const Tensor& scales, int64_t rows, int64_t columns) {

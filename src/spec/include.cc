@@ -215,7 +215,8 @@ const Node* WithFiles(const Node* root, const std::filesystem::path& folder, Nod
 
 class Loader {
  public:
-  Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
+  Loader(NodeStore& store, Diagnostics& diagnostics, bool is_widened = false)
+      : store_(store), diagnostics_(diagnostics), is_widened_(is_widened) {}
 
   // Loads a config.json without the family's file that it includes.
   const Node* LoadConfig(const std::string& path, const std::optional<std::string>& text,
@@ -342,10 +343,25 @@ class Loader {
     if (family == nullptr) return nullptr;
     const size_t before = diagnostics_.errors();
     const Node* spec = nullptr;
-    const ImportedConfig imported = ImportConfig(config, *family, store_, diagnostics_);
+    const ImportedConfig imported =
+        ImportConfig(is_widened_ ? Widened(config) : config, *family, store_, diagnostics_);
     defaults_ = imported.defaults;
     for (const Node* part : imported.parts) spec = spec == nullptr ? part : Merge(*spec, *part);
     return diagnostics_.errors() == before ? spec : nullptr;
+  }
+
+  // Returns the config of the model whose numbers are not quantized.
+  const Node& Widened(const Node& config) {
+    Node* wide = store_.Copy(config);
+    std::erase_if(wide->entries, [](const Node::Entry& entry) {
+      return entry.key->text == "quantization_config";
+    });
+    for (Node::Entry& entry : wide->entries) {
+      if (entry.key->text == "text_config" && entry.value->IsMap()) {
+        entry.value = &Widened(*entry.value);
+      }
+    }
+    return *wide;
   }
 
   const Node* WithIncludes(const Node& root, const Node& include,
@@ -406,6 +422,7 @@ class Loader {
 
   NodeStore& store_;
   Diagnostics& diagnostics_;
+  bool is_widened_;
   FieldDefaults defaults_;
   std::vector<OpenFile> open_;
   std::map<std::string, const Node*> loaded_;
@@ -437,8 +454,8 @@ const Node* WithSharding(const Node& root, const Node& value, NodeStore& store,
 }
 
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
-                     NodeStore& store, Diagnostics& diagnostics) {
-  return Loader(store, diagnostics).LoadMain(path, text);
+                     NodeStore& store, Diagnostics& diagnostics, bool is_widened) {
+  return Loader(store, diagnostics, is_widened).LoadMain(path, text);
 }
 
 const Node* LoadConfigJson(const std::string& path, const std::optional<std::string>& text,

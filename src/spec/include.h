@@ -22,10 +22,12 @@ namespace shardinit {
 // A config.json of Hugging Face becomes a spec that includes its family's file
 // (spec/hugging_face.h).
 //
+// With `is_widened`, the quantization of a config.json does not count: see SpecRequest.
+//
 // Returns null if the spec cannot be loaded as a mapping. Throws Error if `path` cannot be read. An
 // include that cannot be read is reported where it is named.
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
-                     NodeStore& store, Diagnostics& diagnostics);
+                     NodeStore& store, Diagnostics& diagnostics, bool is_widened = false);
 
 // Converts a config.json, or `text` if it is given, to a spec as a user would write it, without the
 // content of its include.

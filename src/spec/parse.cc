@@ -400,7 +400,7 @@ bool WrongKeys::Has(std::string_view key) const { return Contains(keys_, key); }
 
 std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
   NodeStore store;
-  const Node* root = LoadTree(request.path, request.text, store, diagnostics);
+  const Node* root = LoadTree(request.path, request.text, store, diagnostics, request.is_widened);
   if (root == nullptr) return {};
   ModelSpec spec;
   spec.source = root->span.source;

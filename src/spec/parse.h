@@ -24,6 +24,8 @@ struct SpecRequest {
   std::vector<OfTraining> training = {};
   // The text of the spec if it is in memory; `path` is then only its name.
   std::optional<std::string> text = std::nullopt;
+  // The numbers of the model that a config.json describes are widened, so it is not quantized.
+  bool is_widened = false;
 };
 
 // Reports all errors of syntax, keys and types to `diagnostics`. Returns the parts that are valid,

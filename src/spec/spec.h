@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -238,8 +239,8 @@ struct ModuleSpec {
   size_t init_around = 0;  // as in TensorSpec
   std::optional<Located<std::string>> fans;
   std::optional<StageSpec> stage;
-  ExprPtr when;                              // as in TensorSpec; applies to all repeats
-  std::vector<Named<ModuleMember>> members;  // names may contain dots
+  ExprPtr when;                            // as in TensorSpec; applies to all repeats
+  std::list<Named<ModuleMember>> members;  // names may contain dots; members are large
 };
 
 // A condition on the variables, such as `heads % kv_heads == 0`.

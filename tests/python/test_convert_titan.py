@@ -1,10 +1,11 @@
 """Compares `convert` between the Hub and torchtitan's DCP with torchtitan's state-dict adapters, bit for bit."""
 
 import dataclasses
+import json
 
 import pytest
 from clients import client_of
-from support import run_ok
+from support import run_ok, run_tool
 from test_generated_converts import trained
 from titan_models import DEEPSEEK, LLAMA, deepseek_config, llama_config, titan
 
@@ -76,3 +77,50 @@ def test_convert_matches_torchtitans_adapters_both_ways(tmp_path, family, tied, 
     given = adapter.to_hf(dict(wanted))
     given = {name: t for name, t in given.items() if name in state}
     assert_same_tensors(given, state)
+
+
+def quantized(state, size):
+    """Returns the state with the experts as blocks of fp8 with scales, and with the numbers that these represent."""
+    stored, wide = dict(state), dict(state)
+    for name in state:
+        if state[name].dtype == torch.float32:
+            stored[name] = torch.randn(state[name].shape)
+            wide[name] = stored[name].to(torch.bfloat16)
+        if ".mlp.experts." not in name:
+            continue
+        rows, columns = state[name].shape
+        scales = torch.rand(-(-rows // size), -(-columns // size)) + 0.1
+        each = scales.repeat_interleave(size, 0)[:rows].repeat_interleave(size, 1)[:, :columns]
+        stored[name] = (torch.randn(rows, columns) / each).to(torch.float8_e4m3fn)
+        stored[name + "_scale_inv"] = scales
+        wide[name] = (stored[name].float() * each).to(torch.bfloat16)
+    return stored, wide
+
+
+def test_quantized_release_becomes_torchtitans_checkpoint_in_one_pass(tmp_path):
+    torch.manual_seed(8)
+    config = {**SMALL, "dtype": "bfloat16", **OF_DEEPSEEK}
+    del config["head_dim"]
+    state, wide = quantized(trained("DeepseekV3", config, 3, tmp_path / "in"), 16)
+    (tmp_path / "in/model.safetensors").unlink()
+    safetensors_torch.save_file(state, tmp_path / "in/model.safetensors", {"format": "pt"})
+    path = tmp_path / "in/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16]}}))
+    to_titan = ["convert", tmp_path / "in", "--layout", "torchtitan", "--to", "dcp", "-o", tmp_path / "titan"]
+    refused = run_tool(*to_titan)
+    assert refused.returncode == 2 and "add `--dtype bf16`" in refused.stderr
+    run_ok(*to_titan, "--dtype", "bf16")
+    wanted = make_adapter("DeepseekV3", False).from_hf(dict(wide))
+    made = {name: torch.zeros(t.shape, dtype=torch.bfloat16) for name, t in wanted.items()}
+    dcp.load(made, checkpoint_id=tmp_path / "titan")
+    assert_same_tensors(made, wanted)
+    # A spec takes its values from the same folder, under the names of Transformers.
+    down = torch.stack([wide[f"model.layers.1.mlp.experts.{e}.down_proj.weight"] for e in range(DEEPSEEK["experts"])])
+    (tmp_path / "spec.yaml").write_text(json.dumps({
+        "shardinit": 1, "name": "experts", "sources": {"base": {"path": "in", "layout": "hub", "quantized": "widened"}},
+        "modules": {"model.layers.1.mlp.experts.down_proj": {
+            "shape": list(down.shape), "dtype": "bf16", "init": {"expr": "source('base')"}}}}))
+    run_ok("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "drawn")
+    drawn = safetensors_torch.load_file(tmp_path / "drawn/model.safetensors")
+    assert_same_tensors(drawn, {"model.layers.1.mlp.experts.down_proj": down})

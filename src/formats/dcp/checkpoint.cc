@@ -84,6 +84,9 @@ void PutTexts(FileLayout* file) {
 
 // Lays out the chunks of each rank one after another. Each chunk is a separate archive.
 std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* sizes) {
+  int64_t all = 0;
+  for (const Tensor* tensor : request.tensors) all += request.plan.ShardingOf(*tensor).CountBoxes();
+  RequireFewBoxes(all);
   std::map<int64_t, std::vector<FileBox>> ranks;
   for (const Tensor* tensor : request.tensors) {
     request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {

@@ -31,8 +31,7 @@ std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
     return fmt::format("is {} and not {}", InfoOf(tied.dtype()).name, InfoOf(other.dtype()).name);
   }
   if (tied.distribution() != other.distribution()) {
-    return fmt::format("its values are {}, and not {}", InText(tied.distribution()),
-                       InText(other.distribution()));
+    return fmt::format("its values are {}, and not {}", InText(tied), InText(other));
   }
   return {};
 }

@@ -272,8 +272,8 @@ std::optional<UnusualValues> RoundingOf(const Tensor& tensor) {
   }
   if (!(part > 0.5)) return {};
   const std::string written = number == 0 ? "zeros" : fmt::format("{{constant: {}}}", number);
-  return UnusualValues{fmt::format("are {}: in {}, {:.3g} % of them become {}",
-                                   InText(tensor.distribution()), info.name, 100 * part, number),
+  return UnusualValues{fmt::format("are {}: in {}, {:.3g} % of them become {}", InText(tensor),
+                                   info.name, 100 * part, number),
                        fmt::format("choose {}, or write `{}` if that is intended",
                                    number == 0 ? "a dtype with smaller numbers, such as bf16"
                                                : "a dtype with more digits, such as f32",
