@@ -84,7 +84,8 @@ void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& vie
   const auto& tensors = folder.plan().graph.tensors;
   const Box whole = WholeOf(stored.shape());
   const auto filler_of = [&](const Tensor& of) {
-    return std::make_unique<StoredFiller>(folder.ElementsOf(of), InfoOf(of.dtype()).bytes);
+    return std::make_unique<StoredFiller>([elements = folder.ElementsOf(of)] { return elements; },
+                                          InfoOf(of.dtype()).bytes);
   };
   const ViewFiller copied(view, whole, filler_of);
   const ViewFiller there(ViewOfItself(view, &stored - tensors.data()), whole, filler_of);

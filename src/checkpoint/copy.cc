@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "checkpoint/stored_filler.h"
 #include "generate/fill.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
@@ -209,16 +208,23 @@ void FolderCopy::Require(const Checked& box) {
                   box.tensor->path(), fmt::join(box.piece->box.offset, ", ")));
 }
 
-BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
-                                std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
+ElementsOpener FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
+                                   std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
+  struct Part {
+    const FilePiece& piece;
+    std::pair<int64_t, int64_t> reach;  // its first element, and its end
+    std::shared_ptr<WatchedBox> watched;
+  };
+  const Widening* const widening = folder_.WideningOf(stored);
+  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers();
   const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
-  std::vector<std::shared_ptr<WatchedBox>> watched(pieces.size());
+  const auto parts = std::make_shared<std::vector<Part>>();
   for (size_t p = 0; p < pieces.size(); ++p) {
     checked->push_back({&stored, &pieces[p], nullptr});
+    parts->push_back({pieces[p], ReachOf(pieces[p].box, as_stored.shape()), nullptr});
     if (cell_bytes == 0) continue;
-    watched[p] = Watch(stored, p, CellOfAll(cell_bytes, from_.bytes), tasks, checked);
+    parts->back().watched = Watch(stored, p, CellOfAll(cell_bytes, from_.bytes), tasks, checked);
   }
-  const Widening* const widening = folder_.WideningOf(stored);
   if (widening != nullptr) {
     for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
       for (const FilePiece& piece : folder_.PiecesOf(*widening, part)) {
@@ -226,27 +232,29 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
       }
     }
     // Widened tensors read scattered bytes, which are watched only if digests are recorded.
-    if (folder_.DigestsOf(stored) == nullptr) return folder_.ElementsOf(stored);
-  }
-  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers();
-  std::vector<std::pair<int64_t, int64_t>> reach;  // each piece's first element, and its end
-  for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape()));
-  BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape()),
-                          element = InfoOf(as_stored.dtype()).bytes](int64_t first, int64_t count,
-                                                                     void* out) {
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      const FilePiece& piece = pieces[p];
-      if (reach[p].second <= first || reach[p].first >= first + count) continue;
-      ReadPiece(piece.box, element, whole, first, count, out,
-                [&](int64_t offset, int64_t bytes, void* to) {
-                  const auto file = open_files_.Open(piece.file);
-                  if (watched[p]) return watched[p]->Read(file.get(), offset, bytes, to);
-                  ReadPart(piece, file.get(), offset, bytes, to);
-                });
+    if (folder_.DigestsOf(stored) == nullptr) {
+      return [elements = folder_.ElementsOf(stored)] { return elements; };
     }
+  }
+  const ElementsOpener open = [this, parts, whole = WholeOf(as_stored.shape()),
+                               element = InfoOf(as_stored.dtype()).bytes]() -> BoxElements {
+    return [this, parts, whole, element,
+            files = std::vector<std::shared_ptr<InputFile>>(parts->size())](
+               int64_t first, int64_t count, void* out) mutable {
+      for (size_t p = 0; p < files.size(); ++p) {
+        const Part& part = (*parts)[p];
+        if (part.reach.second <= first || part.reach.first >= first + count) continue;
+        const auto read = [&](int64_t offset, int64_t bytes, void* to) {
+          if (files[p] == nullptr) files[p] = open_files_.Open(part.piece.file);
+          if (part.watched) return part.watched->Read(files[p].get(), offset, bytes, to);
+          ReadPart(part.piece, files[p].get(), offset, bytes, to);
+        };
+        ReadPiece(part.piece.box, element, whole, first, count, out, read);
+      }
+    };
   };
-  if (widening == nullptr) return elements;
-  return folder_.ElementsOf(*widening, std::move(elements));
+  if (widening == nullptr) return open;
+  return [this, widening, open] { return folder_.ElementsOf(*widening, open()); };
 }
 
 int64_t FolderCopy::StoredBytes(const Tensor& stored) const {

@@ -31,6 +31,7 @@
 #include "checkpoint/converting.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/stored_filler.h"
 #include "checkpoint/sweep.h"
 #include "plan/plan.h"
 
@@ -108,8 +109,8 @@ class FolderCopy final : public TaskSource {
   int64_t StoredBytes(const Tensor& stored) const;  // bytes of an element in the folder
   // Returns the elements of a stored tensor. Its pieces are watched in cells of about `cell_bytes`
   // bytes; 0: they are not watched.
-  BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
-                      std::vector<Checked>* checked);
+  ElementsOpener PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
+                         std::vector<Checked>* checked);
 
   const TensorFolder& folder_;
   const Plan& from_;

@@ -2,6 +2,7 @@
 // tensors.
 #pragma once
 
+#include <functional>
 #include <utility>
 
 #include "formats/pieces.h"
@@ -10,23 +11,27 @@
 
 namespace shardinit {
 
+// Returns a function that reads elements. It is for one thread, and keeps files open.
+using ElementsOpener = std::function<BoxElements()>;
+
 class StoredFiller final : public Filler {
  public:
-  StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
+  StoredFiller(ElementsOpener open, int bytes) : open_(std::move(open)), bytes_(bytes) {}
 
   bool wants_long_stretches() const override { return true; }
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    const BoxElements elements = open_();
     auto* at = static_cast<uint8_t*>(out);
     while (count > 0) {
       const auto [index, n] = NeighboursAt(runs, first, count);
-      elements_(index, n, at);
+      elements(index, n, at);
       first += n, count -= n, at += n * bytes_;
     }
   }
 
  private:
-  const BoxElements elements_;
+  const ElementsOpener open_;
   const int bytes_;
 };
 

@@ -363,6 +363,7 @@ int64_t RunLength(const Box& piece, const Box& box) { return SharedRuns(piece, b
 
 void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
                void* out, const ReadBytes& read) {
+  if (piece == box) return read(first * element_bytes, count * element_bytes, out);
   const SharedRuns runs(piece, box);
   const int64_t size = element_bytes;
   const int64_t length = runs.length();

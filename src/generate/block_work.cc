@@ -1,10 +1,12 @@
 #include "generate/block_work.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/checked_math.h"
 #include "base/crc32.h"
+#include "base/output_file.h"
 
 namespace shardinit {
 namespace {
@@ -66,12 +68,22 @@ void Hash(BlockWork& a, BlockWork& b, WorkCounters& counters) {
   counters.hashed_bytes += static_cast<int64_t>(a_bytes + b_bytes);
 }
 
+// Returns the elements of a block: whole rows, if many are in a block, because a transposed row
+// needs a read for each of its elements.
+int64_t ElementsInBlock(const BoxTask& task, int64_t element_bytes, int64_t block_bytes) {
+  const Shape& shape = task.box.shape;
+  const int64_t elements = block_bytes / element_bytes;
+  if (shape.empty() || shape.back() > elements) return elements;
+  const int64_t rows = std::lcm(shape.back() * element_bytes, kDirectUnit) / element_bytes;
+  return rows <= elements / 8 ? elements / rows * rows : elements;
+}
+
 }  // namespace
 
 BoxWork::BoxWork(BoxTask box, int64_t block_bytes)
     : task(std::move(box)),
       filler(*task.tensor, task.box),
-      block_elements(block_bytes / filler.element_bytes()),
+      block_elements(ElementsInBlock(task, filler.element_bytes(), block_bytes)),
       blocks(task.pass ? 1 : CeilDiv(filler.elements(), block_elements)) {}
 
 int64_t BoxWork::BytesOf(int64_t block) const {

@@ -120,7 +120,8 @@ void BlockValues::Finish(int64_t count, float* numbers) const {
   if (widening_.times != 1) {
     for (int64_t i = 0; i < count; ++i) numbers[i] *= widening_.times;
   }
-  if (widening_.through == DType::bf16) {
+  // Store() rounds to bf16, too.
+  if (widening_.through == DType::bf16 && widening_.made.dtype() != DType::bf16) {
     for (int64_t i = 0; i < count; ++i) numbers[i] = RoundedToBf16(numbers[i]);
   } else if (widening_.through == DType::f16) {
     for (int64_t i = 0; i < count; ++i) numbers[i] = DecodeF16(EncodeF16(numbers[i]));
@@ -160,7 +161,7 @@ int64_t BlockValues::Store(const std::vector<float>& numbers, int64_t stride, ui
     } else {
       for (int64_t i = 0; i < count; ++i) encode(i, out + i * stride);
     }
-    if (most <= largest) return count;
+    if (most <= largest || widening_.through == DType::bf16) return count;
   }
   for (int64_t i = 0; i < count; ++i, out += stride) {
     if (!Convert(&numbers[static_cast<size_t>(i)], DType::f32, dtype, out)) return i;

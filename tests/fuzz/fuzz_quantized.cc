@@ -65,7 +65,7 @@ Model ModelIn(const std::vector<std::string>& parts) {
       count *= shape.back();
     }
     if (dtype == nullptr || count > kMostElements || !names.insert(name).second) continue;
-    model.graph.tensors.push_back(MakeTensor(name, dtype->dtype, shape, ValuesOfSource(name)));
+    model.graph.tensors.push_back(MakeTensor(name, dtype->dtype, shape, ValuesOfSource()));
   }
   for (double number; numbers >> number;) model.numbers.push_back(number);
   return model;

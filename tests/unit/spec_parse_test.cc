@@ -611,10 +611,10 @@ TEST(Fans, FanOrderCanBeSetForSpecModuleAndTensor) {
   EXPECT_EQ(outcome.messages, "");
   EXPECT_EQ(outcome.model.fans->value, "in_out");
   EXPECT_EQ(outcome.model.modules.fans->value, "out_in");
-  const auto& w = std::get<TensorSpec>(outcome.model.modules.members[0].value);
+  const auto& w = std::get<TensorSpec>(outcome.model.modules.members.front().value);
   EXPECT_EQ(w.fans->value, "in_out");
   EXPECT_EQ(std::get<int64_t>(w.batch_axis->value.at(0).value), -1);
-  const auto& v = std::get<TensorSpec>(outcome.model.modules.members[1].value);
+  const auto& v = std::get<TensorSpec>(outcome.model.modules.members.back().value);
   EXPECT_EQ(std::get<std::string>(v.in_axis->value.at(0).value), "embed");
   EXPECT_EQ(std::get<std::string>(v.out_axis->value.at(0).value), "heads");
   EXPECT_EQ(std::get<int64_t>(v.out_axis->value.at(1).value), -2);
