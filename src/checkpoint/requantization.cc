@@ -76,8 +76,12 @@ IsCounted IsIn(const Box& box, const Shape& shape) {
 }  // namespace
 
 Requantization::Requantization(const TensorFolder& from, const TensorFolder& like,
-                               const std::vector<std::string>& dropped)
-    : from_(from), like_(like), in_from_(ByPath(from.plan())), in_like_(ByPath(like.plan())) {
+                               const std::vector<std::string>& dropped, bool is_fresh)
+    : from_(from),
+      like_(like),
+      is_fresh_(is_fresh),
+      in_from_(ByPath(from.plan())),
+      in_like_(ByPath(like.plan())) {
   FindWidenings(dropped);
   InitGraph graph = like_.plan().graph;
   std::erase_if(graph.tensors, [&](const Tensor& tensor) {
@@ -117,6 +121,10 @@ void Requantization::FindWidenings(const std::vector<std::string>& dropped) {
       kept_.emplace(widening.parts[part].path());
     }
     kept_.insert(widening.unused.begin(), widening.unused.end());
+    if (!is_fresh_) continue;
+    FreshScales(widening, nullptr);  // throws if it is not possible
+    kept_.erase(std::string(widening.scales().path()));
+    by_scales_.emplace(widening.scales().path(), &widening);
   }
 }
 
@@ -142,7 +150,7 @@ void Requantization::RequireSameTensors(const std::vector<std::string>& dropped)
   for (const Widening& widening : widenings_) wanted.insert(widening.made.path());
   for (const Tensor& tensor : plan_.graph.tensors) {
     const std::string path(tensor.path());
-    if (by_numbers_.contains(path) || kept_.contains(path)) continue;
+    if (by_numbers_.contains(path) || by_scales_.contains(path) || kept_.contains(path)) continue;
     const Tensor& there = NeedInFrom(tensor, tensor.shape());
     wanted.insert(tensor.path());
     if (there.dtype() == tensor.dtype()) continue;
@@ -170,6 +178,16 @@ BoxElements Requantization::Checked(const TensorFolder& folder, const Tensor& te
   return folder.ElementsOf(tensor);
 }
 
+std::shared_ptr<const FreshScales> Requantization::FreshScalesOf(const Widening& widening) {
+  BoxElements made = Checked(from_, *in_from_.at(widening.made.path()));
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<const FreshScales>& known = fresh_[&widening];
+  if (auto scales = known.lock()) return scales;
+  const auto scales = std::make_shared<const FreshScales>(widening, std::move(made));
+  known = scales;
+  return scales;
+}
+
 BoxElements Requantization::NarrowedElements(const Widening& widening, IsCounted is_counted) {
   std::array<BoxElements, Widening::kParts> stored;
   for (size_t part = 0; part < Widening::kParts; ++part) {
@@ -177,13 +195,18 @@ BoxElements Requantization::NarrowedElements(const Widening& widening, IsCounted
     if (!path.empty()) stored[part] = Checked(like_, *in_like_.at(path));
   }
   return Narrow(widening, std::move(stored), Checked(from_, *in_from_.at(widening.made.path())),
-                std::move(is_counted), &counts_);
+                std::move(is_counted), &counts_, is_fresh_ ? FreshScalesOf(widening) : nullptr);
 }
 
 BoxElements Requantization::ElementsOf(const Tensor& stored, IsCounted is_counted) {
   const std::string path(stored.path());
   if (const auto found = by_numbers_.find(path); found != by_numbers_.end()) {
     return NarrowedElements(*found->second, std::move(is_counted));
+  }
+  if (const auto found = by_scales_.find(path); found != by_scales_.end()) {
+    return [fresh = FreshScalesOf(*found->second)](int64_t first, int64_t count, void* out) {
+      fresh->Fill(first, count, out);
+    };
   }
   const Tensor& like = *in_like_.at(path);
   if (kept_.contains(path)) return Checked(like_, like);

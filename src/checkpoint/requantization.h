@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -26,9 +27,10 @@ namespace shardinit {
 // Both folders must outlive the object. Their files must not change while it is used.
 class Requantization final : public TaskSource {
  public:
-  // Throws Error (kUsage) if the folders do not have the same tensors, apart from dropped ones.
+  // If `is_fresh`, computes new scales. Throws Error (kUsage) if the folders do not have the same
+  // tensors, apart from dropped ones, or if the rule of new scales is not known.
   Requantization(const TensorFolder& from, const TensorFolder& like,
-                 const std::vector<std::string>& dropped);
+                 const std::vector<std::string>& dropped, bool is_fresh);
 
   // The stored tensors, not sharded.
   const Plan& plan() const { return plan_; }
@@ -48,15 +50,21 @@ class Requantization final : public TaskSource {
   // Returns the elements of a tensor of a folder, all of whose bytes have their recorded digest.
   BoxElements Checked(const TensorFolder& folder, const Tensor& tensor);
 
+  std::shared_ptr<const FreshScales> FreshScalesOf(const Widening& widening);
+
   const TensorFolder &from_, &like_;
+  const bool is_fresh_;
   std::map<std::string_view, const Tensor*> in_from_, in_like_;  // by path
   std::vector<Widening> widenings_;
   std::map<std::string, const Widening*> by_numbers_;  // by the path of their numbers
+  std::map<std::string, const Widening*> by_scales_;   // by the path of scales that are computed
   std::set<std::string> kept_;                         // paths of tensors that `like` provides
   Plan plan_;
   NarrowingCounts counts_;
   std::mutex mutex_;
   std::set<const Tensor*> checked_;
+  // Many boxes of a tensor share its scales.
+  std::map<const Widening*, std::weak_ptr<const FreshScales>> fresh_;
 };
 
 }  // namespace shardinit

@@ -52,6 +52,8 @@ struct ConvertOptions {
         "Change values as the layouts' trainers do, and report how many cannot be restored");
     TakesUrl(AddText(app, "--quantize-like", "DIR", &like,
                      "Quantize the tensors as in this folder of the same model, with its scales"));
+    app.add_flag("--fresh-scales", fresh_scales,
+                 "With --quantize-like: compute new scales, as the library of the format does");
     app.add_flag("--no-extras", no_extras,
                  "Leave out the tokenizer and other files of a folder of safetensors files");
     AddRanks(app, &ranks);
@@ -63,7 +65,7 @@ struct ConvertOptions {
   SpecOptions spec;  // its path is the value of --spec
   ExportingOptions exporting;
   RankOptions ranks;
-  bool inexact = false, no_extras = false;
+  bool inexact = false, fresh_scales = false, no_extras = false;
 
   bool has_layouts() const {
     return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
@@ -182,11 +184,11 @@ std::map<std::string, std::string> ExtrasToKeep(const ConvertOptions& options,
 }
 
 // Reports how many numbers are not the ones that the quantized folder represents.
-void ReportNarrowingCounts(const Requantization& source, const std::string& like) {
+void ReportNarrowingCounts(const Requantization& source, const std::string& like, bool is_fresh) {
   const NarrowingCounts& counts = source.counts();
-  TalkUnlessQuiet(fmt::format("shardinit: {} quantized as in `{}`; {} changed\n",
-                              Count(source.quantized(), "tensor"), Escape(like),
-                              Count(counts.changed, "element")));
+  TalkUnlessQuiet(fmt::format(
+      "shardinit: {} quantized as in `{}`; {}\n", Count(source.quantized(), "tensor"), Escape(like),
+      is_fresh ? "the scales are new" : Count(counts.changed, "element") + " changed"));
   if (counts.rounded == 0) return;
   Talk(fmt::format("shardinit: {} rounded to the nearest code, {} of them from outside its range\n",
                    Count(counts.rounded, "element"), Grouped(counts.clipped)));
@@ -207,16 +209,17 @@ ExitCode Requantize(const ConvertOptions& options, ExportRequest request) {
         {.from = path, .to = options.exporting.folder, .part = part, .dropped = options.drop});
   };
   const TensorFolder from = open(options.from, options.part), like = open(options.like, "");
-  Requantization source(from, like, options.drop);
+  Requantization source(from, like, options.drop, options.fresh_scales);
   const Plan to = Sharded(options, source.plan());
   request.metadata = MetadataToKeep(options, like);
   request.extras = ExtrasToKeep(options, {&from, &like});
   SelectRanks(options.ranks, to, &request);
   request.claim = fmt::format("{}\n{}", ClaimOf(from), ClaimOf(like));
+  if (options.fresh_scales) request.claim += "\nfresh scales";
   if (options.no_extras) request.claim += kNoExtras;
   request.source = &source;
   const ExitCode code = RunExporting(options.exporting, to, std::move(request));
-  ReportNarrowingCounts(source, options.like);
+  ReportNarrowingCounts(source, options.like, options.fresh_scales);
   return code;
 }
 
@@ -226,6 +229,10 @@ ExitCode RunConvert(const ConvertOptions& options) {
   ExportRequest request = exporting.Request();
   if (!MayHoldTensors(options.from)) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
+  }
+  if (options.fresh_scales && options.like.empty()) {
+    throw Error(ExitCode::kUsage, "`--fresh-scales` needs `--quantize-like`",
+                "name a folder in the form that the new folder should have");
   }
   if (!options.like.empty()) return Requantize(options, std::move(request));
   const ConversionRequest conversion = RequestOf(options);

@@ -29,6 +29,12 @@ void TakeConfiguredBlocks(Search& search, Widening* widening, const Tensor& scal
                                          columns, fmt::join(grid, ", ")));
   }
   TakeScales(widening, scales, rows, columns);
+  // Only Transformers has this rule, for the type and the names of its own files.
+  const bool is_power = scales.dtype() == DType::f8e8m0;
+  if (search.config().method() != "fp8" || (!is_power && scales.dtype() != DType::f32)) return;
+  widening->fresh = is_power || search.config().Text("scale_fmt") == "ue8m0"
+                        ? Widening::Fresh::kPowerOfTwo
+                        : Widening::Fresh::kReciprocal;
 }
 
 void TakeBlocks(Search& search, const Tensor& numbers, const Tensor& scales,

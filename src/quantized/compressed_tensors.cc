@@ -99,6 +99,8 @@ Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& sca
     TakePackedZeros(&widening, *zeros);
   }
   RequireZeros(search, widening);
+  const bool has_zeros = !widening.parts[Widening::kZeros].path().empty();
+  if (!has_zeros && bits > 1) widening.fresh = Widening::Fresh::kRange;
   return widening;
 }
 
@@ -124,6 +126,7 @@ Widening PackedFloats(Search& search, const Tensor& numbers, const Tensor& scale
   } else {
     RequireExponents(numbers, scales);
     widening.scale = Widening::Scale::kExponent;
+    widening.fresh = Widening::Fresh::kMx;
     search.TakeGroups(&widening, scales, kMxNumbers);
   }
   return widening;
@@ -182,8 +185,10 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
     search.TakeScalesByShape(&widening, *scales);
     widening.through = scales->dtype();
   }
-  if (const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point")) {
-    TakeByteZeros(&widening, *scales, *zeros);
+  const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point");
+  if (zeros != nullptr) TakeByteZeros(&widening, *scales, *zeros);
+  if (zeros == nullptr && search.config().method() == "compressed-tensors") {
+    widening.fresh = scales->dtype() == DType::u8 ? Widening::Fresh::kMx : Widening::Fresh::kRange;
   }
   RequireZeros(search, widening);
   search.LeaveActivations(&widening, around);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checked_math.h"
 #include "base/error.h"
 #include "quantized/block_values.h"
 #include "quantized/read_ahead.h"
@@ -55,6 +56,13 @@ class Candidates {
     if (up == down) return above->second % 2 == 0 ? above->second : below->second;
     return up < down ? above->second : below->second;
   }
+  // Returns the same, but of two zeros the one of the number's sign, if there is one.
+  uint8_t Signed(float number) const {
+    const uint8_t nearest = Nearest(number);
+    if (Decode(table_ + nearest * bytes_, DType::f32) != 0) return nearest;
+    const float zero = std::copysign(0.0F, number);
+    return Find(reinterpret_cast<const uint8_t*>(&zero)).value_or(nearest);
+  }
   bool empty() const { return found_.empty(); }
   double least() const { return found_.front().first; }
   double most() const { return found_.back().first; }
@@ -74,8 +82,10 @@ struct Found {
 class Narrowing {
  public:
   Narrowing(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-            BoxElements made, IsCounted is_counted, NarrowingCounts* counts)
-      : values_(widening, ReadingAhead(widening, std::move(stored))),
+            BoxElements made, IsCounted is_counted, NarrowingCounts* counts,
+            std::shared_ptr<const FreshScales> fresh)
+      : fresh_(std::move(fresh)),
+        values_(widening, Parts(widening, std::move(stored), fresh_)),
         made_(std::move(made)),
         is_counted_(std::move(is_counted)),
         counts_(*counts),
@@ -91,7 +101,11 @@ class Narrowing {
   // Computes elements of the stored numbers, which may begin and end anywhere.
   void Fill(int64_t first, int64_t count, uint8_t* out) const {
     const CodeMatrices& codes = values_.widening().codes;
-    values_.stored(Widening::kNumbers)(first, count, out);
+    if (fresh_ != nullptr) {
+      std::memset(out, 0, static_cast<size_t>(count * codes.element_bytes));
+    } else {
+      values_.stored(Widening::kNumbers)(first, count, out);
+    }
     const int64_t width = codes.stored_columns, in_matrix = StoredRows(codes);
     const int64_t most = std::max<int64_t>(1, kCodesAtOnce / CodesInElement(codes));
     while (count > 0) {
@@ -109,12 +123,72 @@ class Narrowing {
   }
 
  private:
-  // Replaces the codes of a part whose numbers have changed.
+  static std::array<BoxElements, Widening::kParts> Parts(
+      const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
+      const std::shared_ptr<const FreshScales>& fresh) {
+    if (fresh == nullptr) return ReadingAhead(widening, std::move(stored));
+    stored[Widening::kScales] = [fresh](int64_t first, int64_t count, void* out) {
+      fresh->Fill(first, count, out);
+    };
+    return stored;
+  }
+
   void FillPart(const StoredPart& stored) const {
+    const Rectangle part = CodesIn(values_.widening().codes, stored);
+    if (part.rows * part.columns == 0) return;  // only bits that pad a row
+    fresh_ != nullptr ? MakeCodes(stored, part) : ReplaceCodes(stored, part);
+  }
+
+  // Writes the codes of a part with new scales.
+  void MakeCodes(const StoredPart& stored, const Rectangle& part) const {
     const Widening& widening = values_.widening();
-    const Rectangle part = CodesIn(widening.codes, stored);
+    const auto bytes = static_cast<size_t>(InfoOf(dtype()).bytes);
+    std::vector<uint8_t> wanted(static_cast<size_t>(part.rows * part.columns) * bytes);
+    ReadMade(part, wanted.data());
+    // The values of codes, which scaled numbers are rounded to.
+    std::vector<float> values = widening.values;
+    const Candidates candidates(order_, reinterpret_cast<const uint8_t*>(values.data()),
+                                DType::f32);
+    const auto least = static_cast<float>(candidates.least());
+    const auto most = static_cast<float>(candidates.most());
+    const bool is_f8 = widening.numbers().dtype() == DType::f8e4m3fn;
+    BlockValues::Scratch scratch;
+    for (const BlockValues::Block& block : values_.BlocksIn(part)) {
+      const float factor = fresh_->FactorOf(BlockAt(part, block));
+      const uint8_t* const table = TableOf(block, &scratch);
+      for (int64_t row = block.row; row < block.end_row; ++row) {
+        for (int64_t column = block.column; column < block.end_column; ++column) {
+          const uint8_t* const number =
+              &wanted[static_cast<size_t>(row * part.columns + column) * bytes];
+          const float scaled =
+              fresh_->Scaled(static_cast<float>(Decode(number, dtype())), block.scale, factor);
+          const uint8_t code =
+              is_f8 ? EncodeF8E4M3Fn(std::clamp(scaled, least, most)) : candidates.Signed(scaled);
+          const int64_t element =
+              WriteCode(widening.codes, stored, part.row + row, part.column + column, code);
+          if (element < 0 || !is_counted_(element)) continue;
+          ++counts_.changed;
+          if (std::memcmp(number, table + code * bytes, bytes) == 0) continue;
+          ++counts_.rounded;
+          counts_.clipped += scaled < least || scaled > most;
+        }
+      }
+    }
+  }
+
+  // Returns the element of the scales for a block of a part.
+  int64_t BlockAt(const Rectangle& part, const BlockValues::Block& block) const {
+    const Widening& widening = values_.widening();
+    const int64_t width = CeilDiv(widening.codes.columns, widening.block_columns);
+    const int64_t height = CeilDiv(widening.codes.rows, widening.block_rows);
+    return (part.matrix * height + (part.row + block.row) / widening.block_rows) * width +
+           (part.column + block.column) / widening.block_columns;
+  }
+
+  // Replaces the codes of a part whose numbers have changed.
+  void ReplaceCodes(const StoredPart& stored, const Rectangle& part) const {
+    const Widening& widening = values_.widening();
     const auto size = static_cast<size_t>(part.rows * part.columns);
-    if (size == 0) return;  // only bits that pad a row
     const auto bytes = static_cast<size_t>(InfoOf(widening.made.dtype()).bytes);
     std::vector<uint8_t> codes(size), known(size * bytes), wanted(size * bytes);
     ReadCodes(widening.codes, values_.stored(Widening::kNumbers), part, codes.data());
@@ -194,6 +268,7 @@ class Narrowing {
 
   DType dtype() const { return values_.widening().made.dtype(); }
 
+  const std::shared_ptr<const FreshScales> fresh_;  // null: scales are kept
   const BlockValues values_;
   const BoxElements made_;
   const IsCounted is_counted_;
@@ -204,9 +279,11 @@ class Narrowing {
 }  // namespace
 
 BoxElements Narrow(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts) {
-  const auto narrowing = std::make_shared<const Narrowing>(
-      widening, std::move(stored), std::move(made), std::move(is_counted), counts);
+                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts,
+                   std::shared_ptr<const FreshScales> fresh) {
+  const auto narrowing =
+      std::make_shared<const Narrowing>(widening, std::move(stored), std::move(made),
+                                        std::move(is_counted), counts, std::move(fresh));
   return [narrowing](int64_t first, int64_t count, void* out) {
     narrowing->Fill(first, count, static_cast<uint8_t*>(out));
   };

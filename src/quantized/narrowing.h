@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
+#include "quantized/fresh.h"
 #include "quantized/widening.h"
 
 namespace shardinit {
@@ -24,7 +26,11 @@ using IsCounted = std::function<bool(int64_t element)>;
 // that is represented already keeps its code. Another one gets the code of the nearest number and,
 // of two, the even one. The function throws Error (kUsage) for NaN and infinity without a code.
 // A code counts if the element with its first bit does.
+//
+// With `fresh`, each number gets the code that the library of the format chooses with these scales,
+// and all numbers count as changed; `stored` needs no scales.
 BoxElements Narrow(const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
-                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts);
+                   BoxElements made, IsCounted is_counted, NarrowingCounts* counts,
+                   std::shared_ptr<const FreshScales> fresh = nullptr);
 
 }  // namespace shardinit

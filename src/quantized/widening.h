@@ -29,6 +29,15 @@ struct Widening {
     kNested,       // scale_values[itself] times an element of kGlobal, plus `offset`
   };
 
+  // How its library computes the scales of new numbers.
+  enum class Fresh : uint8_t {
+    kNone,        // not known here
+    kReciprocal,  // DeepSeek: 448 / largest is stored inverted
+    kPowerOfTwo,  // the same, rounded up to a power of two
+    kRange,       // compressed-tensors: largest / half of the range of values
+    kMx,          // compressed-tensors: a power of two, from the exponent of the largest number
+  };
+
   std::array<Tensor, kParts> parts;
   std::vector<std::string> unused;  // other stored tensors that only a quantized model needs
   CodeMatrices codes;
@@ -40,6 +49,7 @@ struct Widening {
   float offset = 0, times = 1;
   CodeMatrices zero_codes;   // a matrix of the blocks
   std::vector<float> zeros;  // the zero of each code
+  Fresh fresh = Fresh::kNone;
   DType through = DType::f32;
   bool is_exact = false;       // infinite products, and the exponent 255, are errors
   bool is_transposed = false;  // the matrices of `made` have the stored rows as columns

@@ -230,3 +230,33 @@ def test_lost_metadata_is_reported_with_the_folder_that_has_it(folders, tmp_path
     quantized, wide = folders
     done = requantize(wide, quantized, tmp_path / "out", to="dcp")
     assert f"`{quantized}`: only `--to safetensors` keeps the `__metadata__`" in done.stderr, done
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 2.0**-125])
+def test_numbers_without_a_fresh_scale_are_named(value, folders, tmp_path):
+    quantized, _ = folders
+    state = {f"model.{layer}.weight": torch.ones(40, 96) for layer in range(3)} | {
+        "model.norm.weight": torch.zeros(7, dtype=torch.bfloat16),
+        "model.gate.bias": torch.zeros(9),
+        "model.ids": torch.arange(5),
+    }
+    state["model.1.weight"][:16] = value
+    (tmp_path / "new").mkdir()
+    safetensors_torch.save_file(state, tmp_path / "new/model.safetensors")
+    done = requantize(tmp_path / "new", quantized, tmp_path / "made", "--fresh-scales")
+    assert done.returncode == 2 and "`model.1.weight` has" in done.stderr and not (tmp_path / "made").exists()
+    state["model.1.weight"][:16] = 500
+    safetensors_torch.save_file(state, tmp_path / "new/model.safetensors")
+    done = requantize(tmp_path / "new", quantized, tmp_path / "made", "--fresh-scales")
+    assert done.returncode == 0 and "the scales are new" in done.stderr, done
+    scales = safetensors_torch.load_file(tmp_path / "made/model.safetensors")["model.1.weight_scale_inv"]
+    assert torch.allclose(scales, torch.tensor([[500.0] * 3, [1.0] * 3, [1.0] * 3]) / 448, rtol=1e-6)
+
+
+def test_fresh_scales_need_a_folder_and_a_known_rule(folders, tmp_path):
+    quantized, wide = folders
+    done = run_tool("convert", wide, "--to", "safetensors", "--fresh-scales", "-o", tmp_path / "made")
+    assert done.returncode == 2 and "needs `--quantize-like`" in done.stderr
+    run_ok("convert", wide, "--to", "safetensors", "--dtype", "f64", "-o", tmp_path / "f64")
+    done = requantize(tmp_path / "f64", quantized, tmp_path / "made", "--fresh-scales")
+    assert done.returncode == 2 and "is f64, from which its library does not compute" in done.stderr
