@@ -207,7 +207,7 @@ std::vector<std::string> LayoutsOf(const std::string& spec) {
   Diagnostics diagnostics;
   SpecRequest of;
   of.path = spec;
-  of.is_widened = true;
+  of.is_widened = true;  // only names are needed here
   const auto model = LoadSpec(of, diagnostics);
   diagnostics.ThrowIfErrors();
   std::vector<std::string> names;

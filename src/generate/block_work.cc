@@ -74,8 +74,8 @@ int64_t ElementsInBlock(const BoxTask& task, int64_t element_bytes, int64_t bloc
   const Shape& shape = task.box.shape;
   const int64_t elements = block_bytes / element_bytes;
   if (shape.empty() || shape.back() > elements) return elements;
-  const int64_t rows = std::lcm(shape.back() * element_bytes, kDirectUnit) / element_bytes;
-  return rows <= elements / 8 ? elements / rows * rows : elements;
+  const int64_t unit = std::lcm(shape.back() * element_bytes, kDirectUnit) / element_bytes;
+  return unit <= elements / 8 ? elements / unit * unit : elements;
 }
 
 }  // namespace

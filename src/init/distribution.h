@@ -129,7 +129,7 @@ struct FromFile {
 // The elements of an existing tensor from a source of the spec.
 struct FromSource {
   std::string source;
-  std::string tensor;  // the name of the source's tensor; empty: that of the tensor itself
+  std::string tensor;  // the name of the source's tensor; empty: the tensor's own path
   // The index of each element in that tensor: an expression for each of its dimensions. If empty,
   // the shapes are equal, and so are the indices.
   std::vector<ProgramPtr> index = {};

@@ -17,8 +17,8 @@ namespace {
 constexpr float kLargestF8 = 448;
 constexpr int64_t kReadAtOnce = 1 << 18;  // elements
 
-// Returns the difference between the exponents of MX's scales and of their largest numbers:
-// that of the largest value of a code (compressed-tensors 0.20, mxfp_utils.py).
+// Returns the exponent of the largest value of a code. MX's scales have the exponents of the
+// largest numbers, less this one (compressed-tensors 0.20, mxfp_utils.py).
 int ExponentOfLargest(int bits) { return bits == 8 ? 8 : 2; }
 
 // Returns the half of the range of values, whose smallest number of a symmetric integer has no
@@ -32,10 +32,15 @@ float HalfRange(const std::vector<float>& values) {
   return (most - least) / 2;
 }
 
-Error NoScale(const Widening& widening, const std::string& why) {
-  return Usage(fmt::format("`{}` {}", widening.made.path(), why),
-               "correct the numbers, or quantize the model with the library of the format");
+// Computes r32(r32(1 / largest) * 448), as torch does for 448 / largest.
+// Source: Transformers 5.23, finegrained_fp8.py, Fp8Quantize.
+float Reciprocal(float largest) {
+  const float inverse = 1 / largest;
+  return largest > 0 ? inverse * kLargestF8 : 1;
 }
+
+constexpr char kNoScale[] =
+    "correct the numbers, or quantize the model with the library of the format";
 
 }  // namespace
 
@@ -79,7 +84,6 @@ std::vector<float> FreshScales::Read(int64_t first, int64_t count) const {
   const DType dtype = widening_.made.dtype();
   const int64_t bytes = InfoOf(dtype).bytes;
   std::vector<float> largest(static_cast<size_t>(count));
-  std::vector<uint8_t> some(static_cast<size_t>(kReadAtOnce * bytes));
   // Rows from the first block's to the last one's; a block of several rows is only read with all.
   const bool is_row = widening_.block_rows == 1;
   const int64_t begin = is_row ? first / width_ * columns + first % width_ * size : 0;
@@ -87,6 +91,7 @@ std::vector<float> FreshScales::Read(int64_t first, int64_t count) const {
   const int64_t end = is_row
                           ? last / width_ * columns + std::min((last % width_ + 1) * size, columns)
                           : widening_.made.elements();
+  std::vector<uint8_t> some(static_cast<size_t>(std::min(kReadAtOnce, end - begin) * bytes));
   for (int64_t at = begin; at < end; at += kReadAtOnce) {
     const int64_t now = std::min(kReadAtOnce, end - at);
     made_(at, now, some.data());
@@ -96,7 +101,9 @@ std::vector<float> FreshScales::Read(int64_t first, int64_t count) const {
           row / widening_.codes.rows * height_ + row % widening_.codes.rows / widening_.block_rows;
       const auto number = static_cast<float>(Decode(&some[static_cast<size_t>(i * bytes)], dtype));
       if (!std::isfinite(number)) {
-        throw NoScale(widening_, fmt::format("has the value {}, which has no scale", number));
+        throw Usage(
+            fmt::format("`{}` has the value {}, which has no scale", widening_.made.path(), number),
+            kNoScale);
       }
       float& most = largest[static_cast<size_t>(of_rows * width_ + column / size - first)];
       most = std::max(most, std::fabs(number));
@@ -111,11 +118,10 @@ std::vector<float> FreshScales::LargestIn(int64_t first, int64_t count) const {
   return {largest_.begin() + first, largest_.begin() + first + count};
 }
 
-// Computes r32(r32(1 / largest) * 448), as torch does for 448 / largest.
-// Source: Transformers 5.23, finegrained_fp8.py, Fp8Quantize.
-float Reciprocal(float largest) {
-  const float inverse = 1 / largest;
-  return largest > 0 ? inverse * kLargestF8 : 1;
+void FreshScales::ThrowNoScale(float largest, std::string_view size) const {
+  throw Usage(fmt::format("`{}` has a block whose largest magnitude is {}, too {} for a scale",
+                          widening_.made.path(), largest, size),
+              kNoScale);
 }
 
 float FreshScales::ScaleFor(float largest) const {
@@ -123,11 +129,7 @@ float FreshScales::ScaleFor(float largest) const {
     case Widening::Fresh::kReciprocal:
     case Widening::Fresh::kPowerOfTwo: {
       const float factor = Reciprocal(largest);
-      if (!std::isfinite(factor)) {
-        throw NoScale(widening_, fmt::format("has a block whose largest magnitude is {}, too small "
-                                             "for a scale in f32",
-                                             largest));
-      }
+      if (!std::isfinite(factor)) ThrowNoScale(largest, "small");
       const float scale = 1 / factor;
       if (widening_.fresh == Widening::Fresh::kReciprocal) return scale;
       const double exponent = std::log2(double{std::max(scale, std::numeric_limits<float>::min())});
@@ -136,9 +138,11 @@ float FreshScales::ScaleFor(float largest) const {
     case Widening::Fresh::kMx: {
       // Adds a unit of the code's mantissa, halved, and keeps the exponent.
       const int shift = widening_.codes.bits == 6 ? 19 : 21;
-      const uint32_t bits = std::bit_cast<uint32_t>(largest) + (1u << shift);
-      const int exponent = static_cast<int>(bits >> 23) - ExponentOfLargest(widening_.codes.bits);
-      return std::ldexp(1.0F, (bits >> 23 == 0 ? 0 : std::max(exponent, 0)) - 127);
+      const auto exponent =
+          static_cast<int>((std::bit_cast<uint32_t>(largest) + (1u << shift)) >> 23);
+      if (exponent == 255) ThrowNoScale(largest, "large");
+      const int least = exponent == 0 ? 0 : ExponentOfLargest(widening_.codes.bits);
+      return std::ldexp(1.0F, std::max(exponent - least, 0) - 127);
     }
     default: {
       const float scale = Rounded(largest / HalfRange(widening_.values));

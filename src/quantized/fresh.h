@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "quantized/widening.h"
@@ -21,12 +22,15 @@ class FreshScales {
   // Writes elements of widening.scales(). Throws Error (kUsage) for numbers without a scale, such
   // as NaN.
   void Fill(int64_t first, int64_t count, void* out) const;
-  // Returns what the numbers of a block are multiplied by to be values of codes, if the rule
-  // multiplies. `block` is an element of widening.scales().
+  // Returns the factor that makes numbers of a block values of codes, if the rule multiplies.
+  // `block` is an element of widening.scales().
   float FactorOf(int64_t block) const;
   // Returns a number as it is before it is rounded to the value of a code. `scale` is the block's,
   // and `factor` is its FactorOf().
   float Scaled(float number, float scale, float factor) const;
+
+  // Rounds to the type of the numbers.
+  float Rounded(float number) const;
 
  private:
   // Returns the largest magnitude in each of these blocks.
@@ -34,7 +38,7 @@ class FreshScales {
   // Does the same by reading the numbers of whole rows, or of blocks in one row.
   std::vector<float> Read(int64_t first, int64_t count) const;
   float ScaleFor(float largest) const;
-  float Rounded(float number) const;  // to the type of the numbers
+  [[noreturn]] void ThrowNoScale(float largest, std::string_view size) const;
 
   const Widening& widening_;
   const BoxElements made_;

@@ -146,8 +146,7 @@ class Narrowing {
     std::vector<uint8_t> wanted(static_cast<size_t>(part.rows * part.columns) * bytes);
     ReadMade(part, wanted.data());
     // The values of codes, which scaled numbers are rounded to.
-    std::vector<float> values = widening.values;
-    const Candidates candidates(order_, reinterpret_cast<const uint8_t*>(values.data()),
+    const Candidates candidates(order_, reinterpret_cast<const uint8_t*>(widening.values.data()),
                                 DType::f32);
     const auto least = static_cast<float>(candidates.least());
     const auto most = static_cast<float>(candidates.most());
@@ -155,7 +154,7 @@ class Narrowing {
     BlockValues::Scratch scratch;
     for (const BlockValues::Block& block : values_.BlocksIn(part)) {
       const float factor = fresh_->FactorOf(BlockAt(part, block));
-      const uint8_t* const table = TableOf(block, &scratch);
+      const uint8_t* const table = values_.TableOf(block, &scratch);
       for (int64_t row = block.row; row < block.end_row; ++row) {
         for (int64_t column = block.column; column < block.end_column; ++column) {
           const uint8_t* const number =
@@ -168,7 +167,12 @@ class Narrowing {
               WriteCode(widening.codes, stored, part.row + row, part.column + column, code);
           if (element < 0 || !is_counted_(element)) continue;
           ++counts_.changed;
-          if (std::memcmp(number, table + code * bytes, bytes) == 0) continue;
+          // A scale may be so large that the type cannot hold the number of each code.
+          const bool is_same =
+              table != nullptr
+                  ? std::memcmp(number, table + code * bytes, bytes) == 0
+                  : fresh_->Rounded(widening.values[code] * block.scale) == Decode(number, dtype());
+          if (is_same) continue;
           ++counts_.rounded;
           counts_.clipped += scaled < least || scaled > most;
         }

@@ -109,7 +109,7 @@ def test_quantized_release_becomes_torchtitans_checkpoint_in_one_pass(tmp_path):
         "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16]}}))
     to_titan = ["convert", tmp_path / "in", "--layout", "torchtitan", "--to", "dcp", "-o", tmp_path / "titan"]
     refused = run_tool(*to_titan)
-    assert refused.returncode == 2 and "add `--dtype bf16`" in refused.stderr
+    assert refused.returncode == 2 and "`convert` can read it with `--dtype bf16`" in refused.stderr
     run_ok(*to_titan, "--dtype", "bf16")
     wanted = make_adapter("DeepseekV3", False).from_hf(dict(wide))
     made = {name: torch.zeros(t.shape, dtype=torch.bfloat16) for name, t in wanted.items()}
