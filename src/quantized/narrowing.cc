@@ -155,6 +155,7 @@ class Narrowing {
     for (const BlockValues::Block& block : values_.BlocksIn(part)) {
       const float factor = fresh_->FactorOf(BlockAt(part, block));
       const uint8_t* const table = values_.TableOf(block, &scratch);
+      int64_t made = 0, rounded = 0, clipped = 0;  // other threads count, too
       for (int64_t row = block.row; row < block.end_row; ++row) {
         for (int64_t column = block.column; column < block.end_column; ++column) {
           const uint8_t* const number =
@@ -166,17 +167,20 @@ class Narrowing {
           const int64_t element =
               WriteCode(widening.codes, stored, part.row + row, part.column + column, code);
           if (element < 0 || !is_counted_(element)) continue;
-          ++counts_.changed;
+          ++made;
           // A scale may be so large that the type cannot hold the number of each code.
           const bool is_same =
               table != nullptr
                   ? std::memcmp(number, table + code * bytes, bytes) == 0
                   : fresh_->Rounded(widening.values[code] * block.scale) == Decode(number, dtype());
           if (is_same) continue;
-          ++counts_.rounded;
-          counts_.clipped += scaled < least || scaled > most;
+          ++rounded;
+          clipped += scaled < least || scaled > most;
         }
       }
+      counts_.changed += made;
+      counts_.rounded += rounded;
+      counts_.clipped += clipped;
     }
   }
 

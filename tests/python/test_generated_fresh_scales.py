@@ -3,6 +3,7 @@
 import pathlib
 import tempfile
 
+import pytest
 import test_generated_quantized as quantized
 import test_generated_quantizers as quantizers
 from clients import client_of
@@ -113,6 +114,18 @@ def check(case):
         made = load(root / ("made" if form else "whole"))
         for key, tensor in wanted.items():
             assert_bytes_equal(made[f"model.x.{key}"], tensor)
+
+
+@pytest.mark.parametrize("kind", ["float", "ue8m0"])
+def test_scales_of_deepseek_next_to_powers_of_two(kind):
+    bits = torch.Generator().manual_seed(5)
+    powers = torch.exp2(torch.randint(-80, 110, (64, 64), generator=bits).float())
+    weight = torch.rand(16 * 64, 32 * 64, generator=bits) * powers.repeat_interleave(16, 0).repeat_interleave(32, 1)
+    steps = torch.randint(-40, 41, powers.shape, generator=bits) * torch.finfo(torch.float32).eps
+    weight[::16, ::32] = 448 * powers * (1 + steps)
+    wanted, config, _ = quantizers.deepseek(lambda _: kind, weight)
+    like, _, _ = quantizers.deepseek(lambda _: kind, torch.ones_like(weight))
+    check((weight, wanted, like, config, []))
 
 
 def make_test(owner):
