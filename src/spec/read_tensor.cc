@@ -26,20 +26,20 @@ void SpecParser::ReadShape(const SpecKey& key, const Node::Entry& entry, TensorS
 
 void SpecParser::ReadTensorAxes(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
   if (!IsSequence(entry, key.hint)) return;
-  auto& axes = tensor.axes.emplace();
-  axes.span = entry.value->span;
+  Located<std::vector<Located<std::string>>> axes = {{}, entry.value->span};
   for (const Node::Entry& item : entry.value->entries) {
     axes.value.push_back(item.value->IsNull() ? Located<std::string>{"", item.value->span}
                                               : ReadAxisName(*item.value, "logical axis"));
   }
+  tensor.axes = std::move(axes);
 }
 
 void SpecParser::ReadShard(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
   if (!IsSequence(entry, key.hint)) return;
-  auto& shard = tensor.shard.emplace();
-  shard.span = entry.value->span;
+  Located<std::vector<ShardSpec>> shard = {{}, entry.value->span};
   for (const Node::Entry& item : entry.value->entries)
     shard.value.push_back(ReadShardEntry(*item.value));
+  tensor.shard = std::move(shard);
 }
 
 ShardSpec SpecParser::ReadShardEntry(const Node& node) {
@@ -73,7 +73,7 @@ void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
   if (entry.value->IsMap()) {
     tensor.key = ReadGivenKey(*entry.value);
   } else if (IsText(entry) && CheckKey(*entry.value, diagnostics())) {
-    tensor.key = Text(*entry.value);
+    tensor.key = KeySpec(Text(*entry.value));
   }
 }
 

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/rare.h"
 #include "base/source.h"
 #include "base/variant.h"
 #include "expr/expr.h"
@@ -69,8 +70,8 @@ struct InitSpec {
   Located<std::string> name;
   ExprPtr expr;                                     // for `expr`, which has no arguments
   std::vector<Named<ExprPtr>> arguments;            // in the order they are written
-  std::optional<FileSpec> file = {};                // for `file`, which has no arguments
-  std::optional<Located<std::string>> of = {};      // for `norms`, which has no arguments
+  Rare<FileSpec> file = {};                         // for `file`, which has no arguments
+  Rare<Located<std::string>> of = {};               // for `norms`, which has no arguments
   std::shared_ptr<const FromSourceSpec> from = {};  // for `source` and `rows_like`
   std::shared_ptr<const PartsSpec> parts = {};
 };
@@ -199,22 +200,22 @@ struct TensorSpec {
   std::vector<ExprPtr> shape;
   Span shape_span;
   // Names of logical axes, one per dimension; an empty name is `null`.
-  std::optional<Located<std::vector<Located<std::string>>>> axes;
+  Rare<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
-  std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
-  std::shared_ptr<const InitSpec> init;      // null: absent
+  Rare<Located<std::string>> kind;       // `parameter` or kBufferKind
+  std::shared_ptr<const InitSpec> init;  // null: absent
   size_t init_around = 0;  // number of block boundaries between the tensor and its `init`
   // The explicit PartitionSpec, which may be shorter than the tensor's rank.
-  std::optional<Located<std::vector<ShardSpec>>> shard;
-  std::optional<StageSpec> stage;  // overrides the module's
-  std::optional<UnevenSpec> uneven;
-  std::optional<KeySpec> key;                // replaces the tensor's own path
-  std::optional<Located<std::string>> tie;   // path of a tensor with the same values
-  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`
-  std::optional<DimensionList> in_axis, out_axis, batch_axis;
-  ExprPtr when;                  // null: always present; 0: absent
-  std::optional<ViewSpec> from;  // in a layout, instead of a shape and an initializer
-  ExprPtr times, back, plus;     // in a layout: how conversions change values; null: they do not
+  Rare<Located<std::vector<ShardSpec>>> shard;
+  Rare<StageSpec> stage;  // overrides the module's
+  Rare<UnevenSpec> uneven;
+  Rare<KeySpec> key;                // replaces the tensor's own path
+  Rare<Located<std::string>> tie;   // path of a tensor with the same values
+  Rare<Located<std::string>> fans;  // `out_in` or `in_out`
+  Rare<DimensionList> in_axis, out_axis, batch_axis;
+  ExprPtr when;               // null: always present; 0: absent
+  Rare<ViewSpec> from;        // in a layout, instead of a shape and an initializer
+  ExprPtr times, back, plus;  // in a layout: how conversions change values; null: they do not
 };
 
 struct ModuleSpec;

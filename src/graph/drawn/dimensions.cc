@@ -13,7 +13,7 @@ namespace {
 // A key and the dimensions that it gives.
 struct DimensionUse {
   std::string_view key;
-  const std::optional<DimensionList>& list;
+  const Rare<DimensionList>& list;
   std::vector<size_t> dimensions = {};
 };
 

@@ -56,6 +56,10 @@ class UseCollector {
     Add(named.value);
   }
   template <typename T>
+  void Add(const Rare<T>& value) {
+    if (value) Add(*value);
+  }
+  template <typename T>
   void Add(const std::optional<T>& value) {
     if (value) Add(*value);
   }
