@@ -67,22 +67,40 @@ bool Transposes(const View& view) {
   });
 }
 
-// Returns the length of the shortest run of elements that are adjacent both in a box of the view
-// and in its source.
-int64_t ShortestRun(const Tensor& tensor, const Box& box) {
+struct BoxRuns {
+  int64_t shortest;           // of elements that are adjacent both in the box and in its source
+  std::set<int64_t> sources;  // numbers of the tensors that the box has elements of
+};
+
+// Finds the runs in a box of a view.
+BoxRuns RunsIn(const Tensor& tensor, const Box& box) {
   PieceBudget budget = std::numeric_limits<PieceBudget>::max();
-  int64_t shortest = ElementCount(box.shape);
+  BoxRuns found = {ElementCount(box.shape), {}};
   for (const Piece& piece : BoxOf({tensor.shape(), tensor.view()->pieces}, box, &budget).pieces) {
     if (piece.source == Piece::kPadding) continue;
+    found.sources.insert(piece.source);
     int64_t run = 1;
     for (size_t l = piece.loops.size(); l-- > 0;) {
       const Piece::Loop& loop = piece.loops[l];
       if (loop.stride != run || loop.from != run) break;
       run *= loop.extent;
     }
-    shortest = std::min(shortest, run);
+    found.shortest = std::min(found.shortest, run);
   }
-  return shortest;
+  return found;
+}
+
+// Returns elements that `open` opens when the first is read. Thread-safe.
+BoxElements OpenedOnUse(ElementsOpener open) {
+  struct Opened {
+    std::once_flag once;
+    BoxElements elements;
+  };
+  return [open = std::move(open), opened = std::make_shared<Opened>()](int64_t first, int64_t count,
+                                                                       void* out) {
+    std::call_once(opened->once, [&] { opened->elements = open(); });
+    opened->elements(first, count, out);
+  };
 }
 
 }  // namespace
@@ -208,6 +226,19 @@ void FolderCopy::Require(const Checked& box) {
                   box.tensor->path(), fmt::join(box.piece->box.offset, ", ")));
 }
 
+void FolderCopy::CheckLater(const Tensor& stored, std::vector<Checked>* checked) const {
+  for (const FilePiece& piece : folder_.PiecesOf(stored)) {
+    checked->push_back({&stored, &piece, nullptr});
+  }
+  const Widening* const widening = folder_.WideningOf(stored);
+  if (widening == nullptr) return;
+  for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
+    for (const FilePiece& piece : folder_.PiecesOf(*widening, part)) {
+      checked->push_back({&stored, &piece, nullptr});
+    }
+  }
+}
+
 ElementsOpener FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
                                    std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
   struct Part {
@@ -219,22 +250,14 @@ ElementsOpener FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
   const Tensor& as_stored = widening == nullptr ? stored : widening->numbers();
   const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
   const auto parts = std::make_shared<std::vector<Part>>();
+  CheckLater(stored, checked);
   for (size_t p = 0; p < pieces.size(); ++p) {
-    checked->push_back({&stored, &pieces[p], nullptr});
     parts->push_back({pieces[p], ReachOf(pieces[p].box, as_stored.shape()), nullptr});
     if (cell_bytes == 0) continue;
     parts->back().watched = Watch(stored, p, CellOfAll(cell_bytes, from_.bytes), tasks, checked);
   }
-  if (widening != nullptr) {
-    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
-      for (const FilePiece& piece : folder_.PiecesOf(*widening, part)) {
-        checked->push_back({&stored, &piece, nullptr});
-      }
-    }
-    // Widened tensors read scattered bytes, which are watched only if digests are recorded.
-    if (folder_.DigestsOf(stored) == nullptr) {
-      return [elements = folder_.ElementsOf(stored)] { return elements; };
-    }
+  if (widening != nullptr && cell_bytes == 0) {
+    return [elements = folder_.ElementsOf(stored)] { return elements; };
   }
   const ElementsOpener open = [this, parts, whole = WholeOf(as_stored.shape()),
                                element = InfoOf(as_stored.dtype()).bytes]() -> BoxElements {
@@ -379,6 +402,41 @@ bool FolderCopy::IsEnough(const std::vector<BoxTask>& tasks) {
   return unfinished_ == 0 || ++files_ == kFilesTogether;
 }
 
+BoxElements FolderCopy::OpenView(const Tensor& view, const Box& box, std::vector<BoxTask>* tasks,
+                                 std::vector<Checked>* checked) {
+  const bool transposes = Transposes(*view.view());
+  const BoxRuns runs = RunsIn(view, box);
+  const auto cell_of = [=, this, run = runs.shortest](const Tensor& stored) -> int64_t {
+    const int64_t cell = transposes ? kSmallestCell : kLargestCell;
+    if (folder_.DigestsOf(stored) != nullptr) return cell;
+    // Without digests, short runs, as in a transposed tensor, are read alone, once for each place
+    // that they go to. So are the scattered bytes that widened tensors read.
+    const bool is_short = run * InfoOf(stored.dtype()).bytes < CellOfAll(cell, from_.bytes);
+    const bool is_widened = folder_.WideningOf(stored) != nullptr;
+    return is_widened || transposes || (is_short && !is_wanted_again_) ? 0 : cell;
+  };
+  const auto open = [=, this, &view](std::vector<BoxTask>* more, std::vector<Checked>* also) {
+    const auto filler = std::make_shared<const ViewFiller>(view, box, [&](const Tensor& stored) {
+      return std::make_unique<StoredFiller>(PartsOf(stored, cell_of(stored), more, also),
+                                            InfoOf(stored.dtype()).bytes);
+    });
+    return [filler](int64_t first, int64_t count, void* out) { filler->Fill(first, count, out); };
+  };
+  std::vector<const Tensor*> sources;
+  for (const int64_t source : runs.sources) {
+    sources.push_back(&from_.graph.tensors[static_cast<size_t>(source)]);
+  }
+  if (std::ranges::any_of(sources, [&](const Tensor* of) { return cell_of(*of) > 0; })) {
+    return open(tasks, checked);
+  }
+  for (const Tensor* const source : sources) CheckLater(*source, checked);
+  return OpenedOnUse([open]() -> BoxElements {
+    std::vector<BoxTask> no_tasks;
+    std::vector<Checked> checked_later;
+    return open(&no_tasks, &checked_later);
+  });
+}
+
 std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
@@ -387,24 +445,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
-      const bool transposes = Transposes(*origin.view->view());
-      const int64_t run = ShortestRun(*origin.view, task.box);
-      const auto filler =
-          std::make_shared<const ViewFiller>(*origin.view, task.box, [&](const Tensor& stored) {
-            const int bytes = InfoOf(stored.dtype()).bytes;
-            int64_t cell = transposes ? kSmallestCell : kLargestCell;
-            // Short runs, as in a transposed tensor, are read alone if no digest is needed, once
-            // for each place that they go to.
-            const bool is_short = run * bytes < CellOfAll(cell, from_.bytes);
-            if (folder_.DigestsOf(stored) == nullptr &&
-                (transposes || (is_short && !is_wanted_again_))) {
-              cell = 0;
-            }
-            return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked), bytes);
-          });
-      task.source = [filler](int64_t first, int64_t count, void* out) {
-        filler->Fill(first, count, out);
-      };
+      task.source = OpenView(*origin.view, task.box, &opened, &checked);
       if (rescales_ && origin.conventions != std::vector{task.tensor->convention()}) {
         task.source = RescaleElements(std::move(task.source), origin.view->dtype(),
                                       ConventionsOf(origin, task), *task.tensor, &losses_);

@@ -107,6 +107,12 @@ class FolderCopy final : public TaskSource {
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
   int64_t StoredBytes(const Tensor& stored) const;  // bytes of an element in the folder
+  // Adds a check that the files of a stored tensor have not changed.
+  void CheckLater(const Tensor& stored, std::vector<Checked>* checked) const;
+  // Returns the elements of a box of a view. They are opened on first use, and take no memory
+  // before, if no piece of their sources is watched.
+  BoxElements OpenView(const Tensor& view, const Box& box, std::vector<BoxTask>* tasks,
+                       std::vector<Checked>* checked);
   // Returns the elements of a stored tensor. Its pieces are watched in cells of about `cell_bytes`
   // bytes; 0: they are not watched.
   ElementsOpener PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,

@@ -579,7 +579,7 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
   std::map<std::string, std::string> stored_as;
   std::vector<std::vector<FilePiece>> pieces;
   std::map<std::string, std::vector<Digest>> digests;
-  std::map<std::string, Widened> widened;
+  std::map<std::string_view, Widened> widened;
   for (const Joined& of : joined) {
     Tensor tensor = *there.at(of.parts.front().name);
     tensor.set_path(of.name);
@@ -605,8 +605,11 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
       std::string recorded = part.name;
       if (auto found = widened_.find(part.name); found != widened_.end()) {
         recorded = recorded_as = found->second.widening.numbers().path();
-        found->second.widening.made.set_path(of.name);
-        widened.emplace(of.name, std::move(found->second));
+        Widened moved = std::move(found->second);
+        widened_.erase(found);  // its key is the text of the path
+        moved.widening.made.set_path(of.name);
+        const std::string_view path = moved.widening.made.path();
+        widened.emplace(path, std::move(moved));
       }
       if (const auto found = digests_.find(recorded); found != digests_.end()) {
         std::vector<Digest>& known = digests[recorded_as];

@@ -170,11 +170,12 @@ class TensorFolder {
   std::vector<const Tensor*> written_of_;       // then: its tensors, in the order of plan_
   std::vector<std::vector<FilePiece>> pieces_;  // of other folders, in the order of plan_
   std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
+  using SharedPieces = std::shared_ptr<const std::vector<FilePiece>>;
   struct Widened {
     Widening widening;
-    std::array<std::vector<FilePiece>, Widening::kParts> pieces;  // none of kNumbers
+    std::array<SharedPieces, Widening::kParts> pieces;  // null: the part is absent or kNumbers
   };
-  std::map<std::string, Widened> widened_;  // by the path of Widening::made
+  std::map<std::string_view, Widened> widened_;  // by the path of Widening::made
   // Scales are read in small parts, each of which would open its file.
   std::shared_ptr<OpenFiles> open_files_ = std::make_shared<OpenFiles>();
   InputStamps stamps_;

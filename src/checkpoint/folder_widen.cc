@@ -36,12 +36,14 @@ void TensorFolder::RequireRecorded(const Tensor& tensor) const {
 }
 
 const Widening* TensorFolder::WideningOf(const Tensor& tensor) const {
-  const auto found = widened_.find(std::string(tensor.path()));
+  const auto found = widened_.find(tensor.path());
   return found == widened_.end() ? nullptr : &found->second.widening;
 }
 
 const std::vector<FilePiece>& TensorFolder::PiecesOf(const Widening& widening, size_t part) const {
-  return widened_.at(std::string(widening.made.path())).pieces.at(part);
+  const auto& pieces = widened_.at(widening.made.path()).pieces.at(part);
+  static const std::vector<FilePiece> kNone;
+  return pieces == nullptr ? kNone : *pieces;
 }
 
 BoxElements TensorFolder::ElementsOf(const Widening& widening, BoxElements numbers) const {
@@ -67,43 +69,43 @@ std::vector<double> TensorFolder::ReadWhole(const Tensor& tensor) const {
 TensorFolder TensorFolder::Widen(DType dtype,
                                  const std::function<bool(const std::string& path)>& is_dropped,
                                  int64_t* count) && {
-  std::vector<Widening> widenings = FindWidenings(
+  std::deque<Widening> widenings = FindWidenings(
       plan_, dtype, is_dropped, [&](const Tensor& tensor) { return ReadWhole(tensor); });
   *count += std::ssize(widenings);
   if (widenings.empty()) return std::move(*this);
-  std::map<std::string, std::string> stored_as;            // by the path of the made tensor
-  std::map<std::string, const Tensor*> made;               // by the path of its numbers
-  std::map<std::string, std::vector<FilePiece>> left_out;  // the pieces of all other parts
+  std::map<std::string, std::string> stored_as;       // by the path of the made tensor
+  std::map<std::string_view, const Tensor*> made;     // by the path of its numbers
+  std::map<std::string_view, SharedPieces> left_out;  // the pieces of all other parts
   for (const Widening& widening : widenings) {
     made.emplace(widening.numbers().path(), &widening.made);
     stored_as.emplace(widening.made.path(), widening.numbers().path());
     for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
-      left_out.emplace(widening.parts[part].path(), std::vector<FilePiece>());
+      left_out.emplace(widening.parts[part].path(), nullptr);
     }
     for (const std::string& path : widening.unused) left_out[path];
   }
   for (const Tensor& tensor : plan_.graph.tensors) {
-    const auto found = left_out.find(std::string(tensor.path()));
+    const auto found = left_out.find(tensor.path());
     if (found == left_out.end()) continue;
     RequireRecorded(tensor);
-    found->second = PiecesOf(tensor);
+    found->second = std::make_shared<const std::vector<FilePiece>>(
+        reader_ ? PiecesOf(tensor) : std::move(pieces_[PlaceOf(tensor)]));
   }
   InitGraph graph = plan_.graph;
-  std::erase_if(graph.tensors, [&](const Tensor& tensor) {
-    return left_out.contains(std::string(tensor.path()));
-  });
+  std::erase_if(graph.tensors,
+                [&](const Tensor& tensor) { return left_out.contains(tensor.path()); });
   for (Tensor& tensor : graph.tensors) {
-    const auto found = made.find(std::string(tensor.path()));
+    const auto found = made.find(tensor.path());
     if (found != made.end()) tensor = *found->second;
   }
   graph.config = WithoutQuantization(graph.config);
   TensorFolder wide = std::move(*this).WithPlan(MakePlan(std::move(graph)), stored_as);
-  for (Widening& widening : widenings) {
-    Widened widened = {std::move(widening), {}};
+  for (; !widenings.empty(); widenings.pop_front()) {
+    Widened widened = {std::move(widenings.front()), {}};
     for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
-      widened.pieces[part] = left_out.at(std::string(widened.widening.parts[part].path()));
+      widened.pieces[part] = left_out.at(widened.widening.parts[part].path());
     }
-    const std::string path(widened.widening.made.path());
+    const std::string_view path = widened.widening.made.path();
     wide.widened_.emplace(path, std::move(widened));
   }
   return wide;

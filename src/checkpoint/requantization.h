@@ -1,6 +1,7 @@
 // Writes a model in the quantized form of another folder, with the scales of that folder.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,7 +56,7 @@ class Requantization final : public TaskSource {
   const TensorFolder &from_, &like_;
   const bool is_fresh_;
   std::map<std::string_view, const Tensor*> in_from_, in_like_;  // by path
-  std::vector<Widening> widenings_;
+  std::deque<Widening> widenings_;
   std::map<std::string, const Widening*> by_numbers_;  // by the path of their numbers
   std::map<std::string, const Widening*> by_scales_;   // by the path of scales that are computed
   std::set<std::string> kept_;                         // paths of tensors that `like` provides

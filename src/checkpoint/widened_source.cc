@@ -33,7 +33,7 @@ std::vector<double> ReadWhole(const SourceFolder& stored, const Tensor& tensor) 
   return numbers;
 }
 
-std::vector<Widening> FindIn(const SourceFolder& stored, const Plan& plan) {
+std::deque<Widening> FindIn(const SourceFolder& stored, const Plan& plan) {
   return FindWidenings(
       plan, DType::f32, [](const std::string&) { return false; },
       [&](const Tensor& tensor) { return ReadWhole(stored, tensor); });

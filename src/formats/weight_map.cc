@@ -73,20 +73,24 @@ std::string PatternOf(const std::string& file) {
 bool IsAdapter(std::string_view file) { return file.starts_with("adapter_"); }
 
 // Throws Error (kRefused) if the index is damaged.
-std::map<std::string, std::string> ReadWeightMap(const std::string& folder,
-                                                 const std::string& index) {
+WeightMap ReadWeightMap(const std::string& folder, const std::string& index) {
   const std::string path = folder + "/" + index;
   const nlohmann::json in = ParseJson(ReadInput(path, kIndexLimit), path);
   if (!in.is_object() || !in.contains("weight_map") || !in["weight_map"].is_object()) {
     throw Error(ExitCode::kRefused, fmt::format("`{}` has no `weight_map`", path));
   }
-  std::map<std::string, std::string> map;
+  WeightMap map;
   for (const auto& [name, file] : in["weight_map"].items()) {
     if (!file.is_string()) {
       throw Error(ExitCode::kRefused,
                   fmt::format("`{}`: the file of {} is not text", path, Quote(name)));
     }
-    map.emplace(name, file.get<std::string>());
+    if (name.size() > PackedText::kLongest) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}`: a name has {} bytes, but at most {} are read", path,
+                              name.size(), PackedText::kLongest));
+    }
+    map.Add(name, file.get_ref<const std::string&>());
   }
   return map;
 }
@@ -108,8 +112,7 @@ void TakeListed(const std::string& folder, const std::string& index, ModelFiles*
                 Contents* contents) {
   chosen->index = index;
   chosen->map = ReadWeightMap(folder, index);
-  std::set<std::string> listed;
-  for (const auto& [name, file] : *chosen->map) listed.insert(file);
+  const std::set<std::string>& listed = chosen->map->files();
   for (const std::string& file : listed) {
     if (Has(chosen->files, file)) continue;
     NoteMissing(fmt::format("`{}` lists `{}`, which is missing", index, Escape(file)), contents);
@@ -122,7 +125,7 @@ void TakeOnlySet(const std::string& folder, const std::vector<std::string>& inde
                  ModelFiles* chosen, Contents* contents) {
   std::set<std::string> free(chosen->files.begin(), chosen->files.end());
   for (const std::string& index : indexes) {
-    for (const auto& [name, file] : ReadWeightMap(folder, index)) free.erase(file);
+    for (const std::string& file : ReadWeightMap(folder, index).files()) free.erase(file);
   }
   std::map<std::string, std::vector<std::string>> sets;
   for (const std::string& file : free) sets[PatternOf(file)].push_back(file);
@@ -150,6 +153,12 @@ void TakeOnlySet(const std::string& folder, const std::vector<std::string>& inde
 }
 
 }  // namespace
+
+const std::string* WeightMap::FileOf(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(entries_, name, {},
+                                              [](const auto& entry) { return entry.first.view(); });
+  return found == entries_.end() || found->first.view() != name ? nullptr : found->second;
+}
 
 bool IsIndex(std::string_view path, std::string_view end) {
   return path.ends_with(".json") && path.find(fmt::format("{}.index.", end)) != path.npos;
@@ -209,7 +218,8 @@ void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Content
   const bool ties_head = TiesHead(config);
   const bool has_table = std::ranges::any_of(
       contents->tensors, [](const auto& tensor) { return IsTokenTable(tensor.first); });
-  for (const auto& [name, file] : *map) {
+  for (const auto& [packed, listed] : map->entries()) {
+    const std::string name(packed.view()), &file = *listed;
     const auto held = contents->tensors.find(name);
     // Some saves list a tied tensor that they do not store.
     const NameRow* const tied = FindNameRow(NameRow::Kind::kTied, name);
@@ -230,7 +240,8 @@ void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Content
     }
   }
   for (const auto& [name, holding] : contents->tensors) {
-    if (!map->contains(name)) contents->findings.Add({index, Escape(name), "is not listed"});
+    if (map->FileOf(name) == nullptr)
+      contents->findings.Add({index, Escape(name), "is not listed"});
   }
 }
 

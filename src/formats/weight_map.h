@@ -1,19 +1,39 @@
 // Reads a Hugging Face index, whose `weight_map` lists the file of each tensor.
 #pragma once
 
-#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/packed_text.h"
 #include "formats/format.h"
 
 namespace shardinit {
 
-// The file of each tensor; nullopt without an index.
-using WeightMap = std::optional<std::map<std::string, std::string>>;
+// The file of each tensor, in little memory.
+class WeightMap {
+ public:
+  WeightMap() = default;
+  WeightMap(WeightMap&&) = default;
+  WeightMap& operator=(WeightMap&&) = default;
+
+  // Adds a tensor. Names must ascend and have at most PackedText::kLongest bytes.
+  void Add(std::string_view name, const std::string& file) {
+    entries_.emplace_back(PackedText(name), &*files_.insert(file).first);
+  }
+  // Returns the file of a tensor, or null.
+  const std::string* FileOf(std::string_view name) const;
+  const std::vector<std::pair<PackedText, const std::string*>>& entries() const { return entries_; }
+  const std::set<std::string>& files() const { return files_; }
+
+ private:
+  std::set<std::string> files_;
+  std::vector<std::pair<PackedText, const std::string*>> entries_;
+};
 
 // How a format names the files of a model.
 struct FileNames {
@@ -26,7 +46,7 @@ struct FileNames {
 // The files of a folder that form one model.
 struct ModelFiles {
   std::string index;  // the name of their index; empty if they have none
-  WeightMap map = std::nullopt;
+  std::optional<WeightMap> map = std::nullopt;
   std::vector<std::string> files = {};
 };
 

@@ -52,7 +52,7 @@ bool IsPackedName(std::string_view name) {
 }
 
 // Throws if a part of widened numbers is dropped: they would become other numbers.
-void RequireUndropped(const Search& search, const std::vector<Widening>& found) {
+void RequireUndropped(const Search& search, const std::deque<Widening>& found) {
   std::set<std::string> modules;
   for (const Widening& widening : found) {
     modules.insert(ModuleOf(std::string(widening.numbers().path())));
@@ -121,7 +121,7 @@ void RequireReadable(const Plan& plan, const IsDropped& is_dropped) {
   for (const auto& [path, tensor] : search.there()) RequireUnpacked(search, *tensor);
 }
 
-std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
+std::deque<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
                                     const ReadWhole& read) {
   Search search(plan, dtype, is_dropped, read);
   for (const auto& [path, tensor] : search.there()) {
@@ -131,7 +131,7 @@ std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropp
       if (kind.find(search, *tensor, around)) break;
     }
   }
-  std::vector<Widening> found = search.Take();
+  std::deque<Widening> found = search.Take();
   FormPool forms;
   for (Widening& widening : found) forms.ShareForm(widening.made);
   RequireUndropped(search, found);

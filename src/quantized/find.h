@@ -1,6 +1,7 @@
 // Finds quantized tensors in a model, by their names and shapes and by its config.json.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ void RequireReadable(const Plan& plan, const IsDropped& is_dropped);
 
 // Returns the quantized tensors of the plan, except dropped ones, as tensors of type `dtype`.
 // Throws Error (kUsage) if a tensor is quantized in a way that is not read.
-std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
+std::deque<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
                                     const ReadWhole& read);
 
 }  // namespace shardinit

@@ -1,6 +1,7 @@
 // Helps to find quantized tensors: what all kinds of them need.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
@@ -44,7 +45,7 @@ class Search {
   const std::vector<std::string>& dropped() const { return dropped_; }
   bool IsUsed(const std::string& path) const { return used_.contains(path); }
   bool has_found() const { return !used_.empty(); }
-  std::vector<Widening> Take() { return std::move(found_); }
+  std::deque<Widening> Take() { return std::move(found_); }
 
   const Tensor* TensorAt(const std::string& path) const;
   const Tensor& Need(const Tensor& numbers, const std::string& path) const;
@@ -68,7 +69,7 @@ class Search {
   const ReadWhole& read_;
   std::map<std::string, const Tensor*> there_;
   std::vector<std::string> dropped_;
-  std::vector<Widening> found_;
+  std::deque<Widening> found_;
   std::set<std::string> used_;
 };
 

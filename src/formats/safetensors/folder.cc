@@ -50,8 +50,9 @@ void AddFile(const std::string& path, const std::string& file, Parts* parts, Con
 // Keeps the copy of a tensor that the index lists, if several files have all of it.
 void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vector<Part>* parts,
                     Contents* contents) {
-  if (parts->size() < 2 || !chosen.map || !chosen.map->contains(name)) return;
-  const std::string& listed = chosen.map->at(name);
+  const std::string* const file = chosen.map ? chosen.map->FileOf(name) : nullptr;
+  if (parts->size() < 2 || file == nullptr) return;
+  const std::string& listed = *file;
   const auto is_listed = [&](const Part& part) { return part.file == listed; };
   const auto is_part = [](const Part& part) {
     return std::ranges::any_of(part.entry.box.offset, [](int64_t at) { return at != 0; });
@@ -125,15 +126,15 @@ std::optional<Contents> ReadSet(const std::string& folder, const std::string& in
   for (const std::string& file : chosen->files) {
     AddFile(fmt::format("{}/{}", folder, file), file, &parts, &contents);
   }
-  for (auto& [name, of] : parts) {
-    KeepListedCopy(*chosen, name, &of, &contents);
-    AddTensor(folder, name, std::move(of), &contents);
+  // Frees each part, because a folder may have hundreds of thousands.
+  while (!parts.empty()) {
+    auto node = parts.extract(parts.begin());
+    KeepListedCopy(*chosen, node.key(), &node.mapped(), &contents);
+    AddTensor(folder, node.key(), std::move(node.mapped()), &contents);
   }
   RequireAllWhole(contents, folder);
   CheckWeightMap(folder, *chosen, &contents);
-  // Free the memory for what follows.
-  parts.clear();
-  chosen->map.reset();
+  chosen->map.reset();  // its memory is needed for what follows
   KeepModel(folder, part, &contents);
   return contents;
 }
