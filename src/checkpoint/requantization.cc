@@ -117,14 +117,16 @@ void Requantization::FindWidenings(const std::vector<std::string>& dropped) {
     }
     widening.made.Edit().dtype = wide.dtype();
     by_numbers_.emplace(widening.numbers().path(), &widening);
-    for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
-      kept_.emplace(widening.parts[part].path());
-    }
     kept_.insert(widening.unused.begin(), widening.unused.end());
-    if (!is_fresh_) continue;
-    FreshScales(widening, nullptr);  // throws if it is not possible
-    kept_.erase(std::string(widening.scales().path()));
-    by_scales_.emplace(widening.scales().path(), &widening);
+    if (is_fresh_) FreshScales(widening, nullptr);  // throws if it is not possible
+    for (const auto part : {Widening::kScales, Widening::kZeros, Widening::kGlobal}) {
+      std::string path(widening.parts[part].path());
+      if (!is_fresh_) {
+        kept_.insert(std::move(path));
+      } else if (!path.empty()) {
+        fresh_parts_.emplace(std::move(path), std::pair(&widening, part));
+      }
+    }
   }
 }
 
@@ -150,7 +152,7 @@ void Requantization::RequireSameTensors(const std::vector<std::string>& dropped)
   for (const Widening& widening : widenings_) wanted.insert(widening.made.path());
   for (const Tensor& tensor : plan_.graph.tensors) {
     const std::string path(tensor.path());
-    if (by_numbers_.contains(path) || by_scales_.contains(path) || kept_.contains(path)) continue;
+    if (by_numbers_.contains(path) || fresh_parts_.contains(path) || kept_.contains(path)) continue;
     const Tensor& there = NeedInFrom(tensor, tensor.shape());
     wanted.insert(tensor.path());
     if (there.dtype() == tensor.dtype()) continue;
@@ -203,9 +205,10 @@ BoxElements Requantization::ElementsOf(const Tensor& stored, IsCounted is_counte
   if (const auto found = by_numbers_.find(path); found != by_numbers_.end()) {
     return NarrowedElements(*found->second, std::move(is_counted));
   }
-  if (const auto found = by_scales_.find(path); found != by_scales_.end()) {
-    return [fresh = FreshScalesOf(*found->second)](int64_t first, int64_t count, void* out) {
-      fresh->Fill(first, count, out);
+  if (const auto found = fresh_parts_.find(path); found != fresh_parts_.end()) {
+    const auto [widening, part] = found->second;
+    return [fresh = FreshScalesOf(*widening), part](int64_t first, int64_t count, void* out) {
+      fresh->Fill(part, first, count, out);
     };
   }
   const Tensor& like = *in_like_.at(path);

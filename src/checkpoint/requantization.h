@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/file_tasks.h"
@@ -58,8 +59,9 @@ class Requantization final : public TaskSource {
   std::map<std::string_view, const Tensor*> in_from_, in_like_;  // by path
   std::deque<Widening> widenings_;
   std::map<std::string, const Widening*> by_numbers_;  // by the path of their numbers
-  std::map<std::string, const Widening*> by_scales_;   // by the path of scales that are computed
-  std::set<std::string> kept_;                         // paths of tensors that `like` provides
+  // By the path of a part that is computed, such as the scales.
+  std::map<std::string, std::pair<const Widening*, Widening::Part>> fresh_parts_;
+  std::set<std::string> kept_;  // paths of tensors that `like` provides
   Plan plan_;
   NarrowingCounts counts_;
   std::mutex mutex_;

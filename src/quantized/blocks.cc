@@ -144,6 +144,7 @@ bool FindModelOpt(Search& search, const Tensor& numbers, const std::string& arou
                                    ModelOptValues());
   widening.parts[Widening::kGlobal] = *global;
   widening.scale = Widening::Scale::kTimesGlobal;
+  widening.fresh = Widening::Fresh::kNvfp4;
   search.TakeGroups(&widening, scales, kNvNumbers);
   Make(&widening, std::string(numbers.path()),
        WithMatrix(stored, widening.codes.rows, widening.codes.columns));

@@ -111,6 +111,24 @@ int64_t CodesInElement(const CodeMatrices& codes) {
   return codes.packing == Packing::kBytes ? 1 : CeilDiv(8 * codes.element_bytes, codes.bits) + 1;
 }
 
+std::vector<StoredPart> PartsIn(const CodeMatrices& codes, int64_t first, int64_t count,
+                                int64_t most, uint8_t* bytes) {
+  const int64_t width = codes.stored_columns, in_matrix = StoredRows(codes);
+  std::vector<StoredPart> parts;
+  while (count > 0) {
+    const int64_t row = first / width, column = first % width;
+    StoredPart part = {row, 1, column, std::min({count, width - column, most}), bytes};
+    if (part.columns == width) {
+      part.rows = std::min(
+          {count / width, std::max<int64_t>(1, most / width), in_matrix - row % in_matrix});
+    }
+    parts.push_back(part);
+    const int64_t done = part.rows * part.columns;
+    first += done, count -= done, bytes += done * codes.element_bytes;
+  }
+  return parts;
+}
+
 Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part) {
   const int64_t in_matrix = StoredRows(codes), first = part.row % in_matrix;
   const int64_t bits = codes.packing == Packing::kBytes ? 8 : codes.bits;
@@ -129,23 +147,32 @@ Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part) {
 int64_t WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
                   uint8_t code) {
   const int64_t first = part.row % StoredRows(codes);
-  // The code's first bit, from the beginning of its row in the part.
-  const int64_t bits = codes.packing == Packing::kBytes ? 8 : codes.bits;
-  int64_t at = BitInRow(codes, column);
-  if (codes.packing == Packing::kAlongColumns) {
-    at = column * 32 + row * bits % 32;
-    row = row * bits / 32;
-  }
-  at -= 8 * codes.element_bytes * part.column;
   const int64_t row_bytes = part.columns * codes.element_bytes;
-  uint8_t* const bytes = part.bytes + (row - first) * row_bytes;
-  for (int64_t bit = at; bit < at + bits; ++bit) {
-    if (bit < 0 || bit >= 8 * row_bytes) continue;
-    const auto mask = static_cast<uint8_t>(1 << bit % 8);
-    uint8_t& byte = bytes[bit / 8];
-    byte = static_cast<uint8_t>((byte & ~mask) | ((code >> (bit - at) & 1) != 0 ? mask : 0));
+  const int64_t before = 8 * codes.element_bytes * part.column;
+  const int64_t bits = codes.packing == Packing::kBytes ? 8 : codes.bits;
+  // Writes the lowest bits of a number that are in the part. `at` is the first bit, from the
+  // beginning of its row in the part.
+  const auto write = [&](int64_t in_row, int64_t at, int64_t count, int number) {
+    if (in_row < first || in_row >= first + part.rows) return;
+    uint8_t* const bytes = part.bytes + (in_row - first) * row_bytes;
+    for (int64_t bit = at; bit < at + count; ++bit) {
+      if (bit < 0 || bit >= 8 * row_bytes) continue;
+      const auto mask = static_cast<uint8_t>(1 << bit % 8);
+      uint8_t& byte = bytes[bit / 8];
+      byte = static_cast<uint8_t>((byte & ~mask) | ((number >> (bit - at) & 1) != 0 ? mask : 0));
+    }
+  };
+  int64_t at = BitInRow(codes, column) - before;
+  if (codes.packing != Packing::kAlongColumns) {
+    write(row, at, bits, code);
+  } else {
+    const int64_t word = column * 32 - before, low = std::min(bits, 32 - row * bits % 32);
+    at = word + row * bits % 32;
+    row = row * bits / 32;
+    write(row, at, low, code);
+    write(row + 1, word, bits - low, code >> low);
   }
-  if (at < 0) return -1;
+  if (at < 0 || row < first) return -1;
   return (part.row + row - first) * codes.stored_columns + part.column +
          at / (8 * codes.element_bytes);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "generate/workers.h"
 
@@ -38,11 +39,14 @@ struct StoredPart {
 int64_t StoredRows(const CodeMatrices& codes);  // rows of the stored tensor that hold a matrix
 int64_t CodesInElement(
     const CodeMatrices& codes);  // the most codes that an element shares bits with
+// Cuts elements of the stored tensor into parts of about `most` elements: whole rows of one matrix,
+// or a part of one row. `bytes` is where the first element is.
+std::vector<StoredPart> PartsIn(const CodeMatrices& codes, int64_t first, int64_t count,
+                                int64_t most, uint8_t* bytes);
 // Returns the codes that have bits in a part, whose rows hold one matrix.
 Rectangle CodesIn(const CodeMatrices& codes, const StoredPart& part);
 // Writes the bits of a code of that rectangle that are in the part. Returns the element of the
-// tensor that has the code's first bit; -1: it is before the part. Codes along columns must not be
-// spread over two words.
+// tensor that has the code's first bit; -1: it is before the part.
 int64_t WriteCode(const CodeMatrices& codes, const StoredPart& part, int64_t row, int64_t column,
                   uint8_t code);
 

@@ -99,8 +99,7 @@ Widening PackedIntegers(Search& search, const Tensor& numbers, const Tensor& sca
     TakePackedZeros(&widening, *zeros);
   }
   RequireZeros(search, widening);
-  const bool has_zeros = !widening.parts[Widening::kZeros].path().empty();
-  if (!has_zeros && bits > 1) widening.fresh = Widening::Fresh::kRange;
+  widening.fresh = Widening::Fresh::kRange;
   return widening;
 }
 
@@ -122,6 +121,7 @@ Widening PackedFloats(Search& search, const Tensor& numbers, const Tensor& scale
     RequireGlobal(numbers, scales, *global, {1});
     widening.parts[Widening::kGlobal] = *global;
     widening.scale = Widening::Scale::kByGlobal;
+    widening.fresh = Widening::Fresh::kNvfp4;
     search.TakeGroups(&widening, scales, kNvNumbers);
   } else {
     RequireExponents(numbers, scales);
@@ -187,8 +187,10 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
   }
   const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point");
   if (zeros != nullptr) TakeByteZeros(&widening, *scales, *zeros);
-  if (zeros == nullptr && search.config().method() == "compressed-tensors") {
+  if (search.config().method() == "compressed-tensors") {
     widening.fresh = scales->dtype() == DType::u8 ? Widening::Fresh::kMx : Widening::Fresh::kRange;
+  } else if (is_f8 && scales->dtype() == DType::f32 && scales->shape().empty()) {
+    widening.fresh = Widening::Fresh::kF32Range;
   }
   RequireZeros(search, widening);
   search.LeaveActivations(&widening, around);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/checked_math.h"
@@ -14,23 +15,12 @@
 namespace shardinit {
 namespace {
 
-constexpr float kLargestF8 = 448;
+constexpr float kLargestF8 = 448, kLargestF4 = 6;
 constexpr int64_t kReadAtOnce = 1 << 18;  // elements
 
 // Returns the exponent of the largest value of a code. MX's scales have the exponents of the
 // largest numbers, less this one (compressed-tensors 0.20, mxfp_utils.py).
 int ExponentOfLargest(int bits) { return bits == 8 ? 8 : 2; }
-
-// Returns the half of the range of values, whose smallest number of a symmetric integer has no
-// opposite (compressed-tensors 0.20, calculate_qparams).
-float HalfRange(const std::vector<float>& values) {
-  float least = 0, most = 0;
-  for (const float value : values) {
-    least = std::min(least, value);
-    most = std::max(most, value);
-  }
-  return (most - least) / 2;
-}
 
 // Computes r32(r32(1 / largest) * 448), as torch does for 448 / largest.
 // Source: Transformers 5.23, finegrained_fp8.py, Fp8Quantize.
@@ -51,9 +41,8 @@ FreshScales::FreshScales(const Widening& widening, BoxElements made)
       height_(CeilDiv(widening.codes.rows, widening.block_rows)) {
   const std::string hint = "leave out `--fresh-scales`, or quantize with the library of the format";
   if (widening.fresh == Widening::Fresh::kNone) {
-    throw Usage(fmt::format("`{}`: shardinit cannot compute new scales in this form as its library "
-                            "does",
-                            widening.numbers().path()),
+    throw Usage(fmt::format("`{}`: shardinit cannot compute new scales in this form: {}",
+                            widening.numbers().path(), widening.unknown),
                 hint);
   }
   const DType numbers = widening.made.dtype(), scales = widening.scales().dtype();
@@ -79,11 +68,18 @@ float FreshScales::Rounded(float number) const {
   }
 }
 
-std::vector<float> FreshScales::Read(int64_t first, int64_t count) const {
+void FreshScales::Range::Include(Range other) {
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
+
+float FreshScales::Range::Largest() const { return std::max(std::fabs(least), most); }
+
+std::vector<FreshScales::Range> FreshScales::Read(int64_t first, int64_t count) const {
   const int64_t columns = widening_.codes.columns, size = widening_.block_columns;
   const DType dtype = widening_.made.dtype();
   const int64_t bytes = InfoOf(dtype).bytes;
-  std::vector<float> largest(static_cast<size_t>(count));
+  std::vector<Range> ranges(static_cast<size_t>(count));
   // Rows from the first block's to the last one's; a block of several rows is only read with all.
   const bool is_row = widening_.block_rows == 1;
   const int64_t begin = is_row ? first / width_ * columns + first % width_ * size : 0;
@@ -105,17 +101,33 @@ std::vector<float> FreshScales::Read(int64_t first, int64_t count) const {
             fmt::format("`{}` has the value {}, which has no scale", widening_.made.path(), number),
             kNoScale);
       }
-      float& most = largest[static_cast<size_t>(of_rows * width_ + column / size - first)];
-      most = std::max(most, std::fabs(number));
+      ranges[static_cast<size_t>(of_rows * width_ + column / size - first)].Include(
+          {number, number});
     }
   }
-  return largest;
+  return ranges;
 }
 
-std::vector<float> FreshScales::LargestIn(int64_t first, int64_t count) const {
+const std::vector<FreshScales::Range>& FreshScales::Known() const {
+  std::call_once(once_, [&] {
+    const int64_t blocks = widening_.scales().elements();
+    if (widening_.block_rows > 1) {
+      known_ = Read(0, blocks);
+      return;
+    }
+    Range whole;
+    const int64_t most = std::max<int64_t>(1, kReadAtOnce / widening_.block_columns);
+    for (int64_t first = 0; first < blocks; first += most) {
+      for (const Range& each : Read(first, std::min(most, blocks - first))) whole.Include(each);
+    }
+    known_ = {whole};
+  });
+  return known_;
+}
+
+std::vector<FreshScales::Range> FreshScales::RangesOf(int64_t first, int64_t count) const {
   if (widening_.block_rows == 1) return Read(first, count);
-  std::call_once(once_, [&] { largest_ = Read(0, widening_.scales().elements()); });
-  return {largest_.begin() + first, largest_.begin() + first + count};
+  return {Known().begin() + first, Known().begin() + first + count};
 }
 
 void FreshScales::ThrowNoScale(float largest, std::string_view size) const {
@@ -124,7 +136,8 @@ void FreshScales::ThrowNoScale(float largest, std::string_view size) const {
               kNoScale);
 }
 
-float FreshScales::ScaleFor(float largest) const {
+float FreshScales::ScaleFor(Range range) const {
+  const float largest = range.Largest();
   switch (widening_.fresh) {
     case Widening::Fresh::kReciprocal:
     case Widening::Fresh::kPowerOfTwo: {
@@ -144,20 +157,93 @@ float FreshScales::ScaleFor(float largest) const {
       const int least = exponent == 0 ? 0 : ExponentOfLargest(widening_.codes.bits);
       return std::ldexp(1.0F, std::max(exponent - least, 0) - 127);
     }
+    case Widening::Fresh::kNvfp4:
+      return NvScaleFor(largest);
+    case Widening::Fresh::kF32Range: {
+      const float scale = largest / kLargestF8;
+      if (scale == 0) ThrowNoScale(largest, "small");
+      return scale;
+    }
     default: {
-      const float scale = Rounded(largest / HalfRange(widening_.values));
-      if (scale != 0) return scale;
-      return std::ldexp(1.0F, -InfoOf(widening_.made.dtype()).mantissa_bits);
+      const float scale = RangeScaleFor(range);
+      return scale != 0 ? scale : std::ldexp(1.0F, -InfoOf(widening_.made.dtype()).mantissa_bits);
     }
   }
 }
 
-void FreshScales::Fill(int64_t first, int64_t count, void* out) const {
-  const DType dtype = widening_.scales().dtype();
+// Source: compressed-tensors 0.20, calculate_qparams.
+float FreshScales::RangeScaleFor(Range range) const {
+  const auto [least, most] = std::ranges::minmax(
+      widening_.values, {}, [](float value) { return std::isnan(value) ? 0 : value; });
+  // The least value of a symmetric integer has no opposite.
+  if (!has_zeros()) return Rounded(range.Largest() / ((most - least) / 2));
+  const float extent = Rounded(range.most - range.least);
+  if (!std::isfinite(extent)) ThrowNoScale(range.Largest(), "large");
+  return Rounded(extent / (most - least));
+}
+
+float FreshScales::ZeroFor(Range range) const {
+  const auto [least, most] = std::ranges::minmax(widening_.values);
+  const float zero = Rounded(least - Rounded(range.least / RangeScaleFor(range)));
+  // A block of zeros has the zero NaN, which torch converts to 0.
+  return std::isnan(zero) ? 0 : std::nearbyint(std::clamp(zero, least, most));
+}
+
+// Sources: compressed-tensors 0.20, generate_gparam; ModelOpt 0.47, nvfp4_tensor.py.
+float FreshScales::Global() const {
+  const float largest = Known().front().Largest();
+  if (widening_.scale == Widening::Scale::kTimesGlobal) {
+    const float scale = largest / (kLargestF4 * kLargestF8);
+    if (scale == 0) ThrowNoScale(largest, "small");
+    return scale;
+  }
+  const float least = widening_.made.dtype() == DType::f16 ? 0x1p-14F : 0x1p-126F;
+  const float inverse = Rounded(1 / std::max(largest, least));
+  const float scale = Rounded(inverse * (kLargestF4 * kLargestF8));
+  return std::isinf(scale) ? 1 : scale;
+}
+
+float FreshScales::NvScaleFor(float largest) const {
+  const auto in_f8 = [](float scale) { return DecodeF8E4M3Fn(EncodeF8E4M3Fn(scale)); };
+  const float global = Global();
+  if (widening_.scale == Widening::Scale::kByGlobal) {
+    const float scale = in_f8(std::min(global * Rounded(largest / kLargestF4), kLargestF8));
+    return scale != 0 ? scale : 0.125F;
+  }
+  const float wanted = largest / (kLargestF4 * global);
+  const float scale = in_f8(wanted != 0 ? std::clamp(wanted, 0x1p-9F, kLargestF8) : 1);
+  if (scale * global == 0) ThrowNoScale(largest, "small");
+  return scale;
+}
+
+void FreshScales::FillZeros(const StoredPart& part) const {
+  const CodeMatrices& codes = widening_.zero_codes;
+  const Rectangle blocks = CodesIn(codes, part);
+  for (int64_t row = blocks.row; row < blocks.row + blocks.rows; ++row) {
+    const int64_t first = (blocks.matrix * height_ + row) * width_ + blocks.column;
+    int64_t column = blocks.column;
+    for (const Range& range : RangesOf(first, blocks.columns)) {
+      const auto code = static_cast<int>(ZeroFor(range) - widening_.zeros[0]);
+      WriteCode(codes, part, row, column++, static_cast<uint8_t>(code));
+    }
+  }
+}
+
+void FreshScales::Fill(Widening::Part part, int64_t first, int64_t count, void* out) const {
+  const DType dtype = widening_.parts[part].dtype();
   auto* to = static_cast<uint8_t*>(out);
-  for (const float largest : LargestIn(first, count)) {
-    const float scale = ScaleFor(largest);
-    if (InfoOf(dtype).bytes == 1) {
+  if (part == Widening::kGlobal) return Encode(Global(), dtype, out);
+  if (part == Widening::kZeros) {
+    std::memset(out, 0, static_cast<size_t>(count * InfoOf(dtype).bytes));
+    for (const StoredPart& each : PartsIn(widening_.zero_codes, first, count, count, to)) {
+      FillZeros(each);
+    }
+    return;
+  }
+  const bool is_exponent = dtype == DType::u8 || dtype == DType::f8e8m0;
+  for (const Range& range : RangesOf(first, count)) {
+    const float scale = ScaleFor(range);
+    if (is_exponent) {
       *to = static_cast<uint8_t>(std::ilogb(scale) + 127);
     } else {
       Encode(scale, dtype, to);
@@ -168,20 +254,30 @@ void FreshScales::Fill(int64_t first, int64_t count, void* out) const {
 
 float FreshScales::FactorOf(int64_t block) const {
   if (widening_.fresh == Widening::Fresh::kReciprocal) {
-    return Reciprocal(LargestIn(block, 1).front());
+    return Reciprocal(RangesOf(block, 1).front().Largest());
   }
   return 1;
 }
 
-float FreshScales::Scaled(float number, float scale, float factor) const {
+std::vector<float> FreshScales::Values() const {
+  std::vector<float> values = widening_.values;
+  // ModelOpt writes a -0 that it reads as 0.
+  if (widening_.fresh == Widening::Fresh::kNvfp4) values[8] = -0.0F;
+  return values;
+}
+
+float FreshScales::Scaled(float number, float scale, float zero, float factor) const {
   switch (widening_.fresh) {
     case Widening::Fresh::kReciprocal:
       return number * factor;
     case Widening::Fresh::kPowerOfTwo:
       return number * (1 / scale);
     default: {
-      const float scaled = Rounded(number / scale);
-      // compressed-tensors multiplies numbers of 4 bits by their sign, which is 0 for -0.
+      const bool is_f32 = widening_.fresh == Widening::Fresh::kNvfp4;
+      const float scaled = is_f32 ? number / scale : Rounded(number / scale);
+      if (has_zeros()) return Rounded(scaled + zero);
+      // compressed-tensors multiplies numbers of 4 bits by their sign, which is 0 for -0. ModelOpt
+      // takes the sign of numbers less than 0.
       const bool has_no_negative_zero = widening_.codes.bits == 4 && scaled == 0;
       return has_no_negative_zero ? 0 : scaled;
     }

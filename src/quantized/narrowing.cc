@@ -106,20 +106,8 @@ class Narrowing {
     } else {
       values_.stored(Widening::kNumbers)(first, count, out);
     }
-    const int64_t width = codes.stored_columns, in_matrix = StoredRows(codes);
     const int64_t most = std::max<int64_t>(1, kCodesAtOnce / CodesInElement(codes));
-    while (count > 0) {
-      const int64_t row = first / width, column = first % width;
-      // Whole rows of one matrix, or a part of one row.
-      StoredPart part = {row, 1, column, std::min({count, width - column, most}), out};
-      if (part.columns == width) {
-        part.rows = std::min(
-            {count / width, std::max<int64_t>(1, most / width), in_matrix - row % in_matrix});
-      }
-      FillPart(part);
-      const int64_t done = part.rows * part.columns;
-      first += done, count -= done, out += done * codes.element_bytes;
-    }
+    for (const StoredPart& part : PartsIn(codes, first, count, most, out)) FillPart(part);
   }
 
  private:
@@ -127,9 +115,11 @@ class Narrowing {
       const Widening& widening, std::array<BoxElements, Widening::kParts> stored,
       const std::shared_ptr<const FreshScales>& fresh) {
     if (fresh == nullptr) return ReadingAhead(widening, std::move(stored));
-    stored[Widening::kScales] = [fresh](int64_t first, int64_t count, void* out) {
-      fresh->Fill(first, count, out);
-    };
+    for (const auto part : {Widening::kScales, Widening::kZeros, Widening::kGlobal}) {
+      stored[part] = [fresh, part](int64_t first, int64_t count, void* out) {
+        fresh->Fill(part, first, count, out);
+      };
+    }
     return stored;
   }
 
@@ -146,7 +136,8 @@ class Narrowing {
     std::vector<uint8_t> wanted(static_cast<size_t>(part.rows * part.columns) * bytes);
     ReadMade(part, wanted.data());
     // The values of codes, which scaled numbers are rounded to.
-    const Candidates candidates(order_, reinterpret_cast<const uint8_t*>(widening.values.data()),
+    const std::vector<float> values = fresh_->Values();
+    const Candidates candidates(order_, reinterpret_cast<const uint8_t*>(values.data()),
                                 DType::f32);
     const auto least = static_cast<float>(candidates.least());
     const auto most = static_cast<float>(candidates.most());
@@ -160,8 +151,8 @@ class Narrowing {
         for (int64_t column = block.column; column < block.end_column; ++column) {
           const uint8_t* const number =
               &wanted[static_cast<size_t>(row * part.columns + column) * bytes];
-          const float scaled =
-              fresh_->Scaled(static_cast<float>(Decode(number, dtype())), block.scale, factor);
+          const float scaled = fresh_->Scaled(static_cast<float>(Decode(number, dtype())),
+                                              block.scale, block.zero, factor);
           const uint8_t code =
               is_f8 ? EncodeF8E4M3Fn(std::clamp(scaled, least, most)) : candidates.Signed(scaled);
           const int64_t element =
@@ -169,10 +160,10 @@ class Narrowing {
           if (element < 0 || !is_counted_(element)) continue;
           ++made;
           // A scale may be so large that the type cannot hold the number of each code.
-          const bool is_same =
-              table != nullptr
-                  ? std::memcmp(number, table + code * bytes, bytes) == 0
-                  : fresh_->Rounded(widening.values[code] * block.scale) == Decode(number, dtype());
+          const bool is_same = table != nullptr
+                                   ? std::memcmp(number, table + code * bytes, bytes) == 0
+                                   : fresh_->Rounded((widening.values[code] - block.zero) *
+                                                     block.scale) == Decode(number, dtype());
           if (is_same) continue;
           ++rounded;
           clipped += scaled < least || scaled > most;

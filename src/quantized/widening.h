@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generate/workers.h"
@@ -34,8 +35,10 @@ struct Widening {
     kNone,        // not known here
     kReciprocal,  // DeepSeek: 448 / largest is stored inverted
     kPowerOfTwo,  // the same, rounded up to a power of two
-    kRange,       // compressed-tensors: largest / half of the range of values
+    kRange,       // compressed-tensors: range of the numbers / range of the values, in their type
     kMx,          // compressed-tensors: a power of two, from the exponent of the largest number
+    kF32Range,    // ModelOpt: largest / half of the range of values, in f32
+    kNvfp4,       // compressed-tensors and ModelOpt: a scale for the scales of a tensor
   };
 
   std::array<Tensor, kParts> parts;
@@ -50,6 +53,7 @@ struct Widening {
   CodeMatrices zero_codes;   // a matrix of the blocks
   std::vector<float> zeros;  // the zero of each code
   Fresh fresh = Fresh::kNone;
+  std::string_view unknown = "the rule of its library is not known";  // if `fresh` is kNone
   DType through = DType::f32;
   bool is_exact = false;       // infinite products, and the exponent 255, are errors
   bool is_transposed = false;  // the matrices of `made` have the stored rows as columns

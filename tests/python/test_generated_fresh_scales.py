@@ -1,6 +1,8 @@
-"""`convert --quantize-like DIR --fresh-scales` quantizes random matrices to the bytes that the owner's package writes."""
+"""`convert --quantize-like DIR --fresh-scales` quantizes random matrices to the bytes that the owner's package writes,
+and counts the numbers that their new codes do not represent."""
 
 import pathlib
+import re
 import tempfile
 
 import pytest
@@ -11,11 +13,13 @@ from generated import generated, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from support import run_ok, run_tool
-from test_generated_requantized import assert_bytes_equal, load
+from test_generated_requantized import assert_bytes_equal, load, widen
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
 helpers = client_of("compressed_tensors.quantization.utils.helpers")
+modelopt_quantization = client_of("modelopt.torch.quantization")
+modelopt_export = client_of("modelopt.torch.export.unified_export_hf")
 
 
 class Replayed:
@@ -48,17 +52,48 @@ def small_blocks(draw, weight):
     return state, quantized.config_of(scheme), None
 
 
-OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks]
+def zero_points(draw, weight):
+    """Quantizes as pack-quantized or int-quantized, with zero points and any number of bits."""
+    form, columns = draw(st.sampled_from(["pack-quantized", "int-quantized"])), weight.shape[1]
+    bits = draw(st.integers(1, 8)) if form == "pack-quantized" else 8
+    size = draw(st.sampled_from([n for n in (1, 2, 3, 16, 32, columns) if columns % n == 0]))
+    strategy = {"strategy": "group", "group_size": size} if size < columns else {"strategy": "channel"}
+    scheme = quantized.scheme_of(form, num_bits=bits, type="int", symmetric=False, **strategy)
+    low, high = weight.reshape(len(weight), -1, size).aminmax(dim=-1)
+    scales, zeros = helpers.calculate_qparams(low, high, scheme.weights)
+    compressor = quantized.compressors.BaseCompressor.get_value_from_registry(form)
+    state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
+    return compressor.compress(state, scheme), quantized.config_of(scheme), None
+
+
+def modelopt(draw, weight):
+    """Quantizes a layer by ModelOpt's calibration and export."""
+    algorithm = draw(st.sampled_from(["NVFP4", "FP8"]))
+    layer = torch.nn.Linear(*weight.shape[::-1], bias=False, dtype=weight.dtype)
+    layer.weight.data = weight.clone()
+    model = torch.nn.Sequential(layer)
+    settings = getattr(modelopt_quantization, f"{algorithm}_DEFAULT_CFG")
+    modelopt_quantization.quantize(model, settings, lambda each: each(torch.ones(1, weight.shape[1], dtype=weight.dtype)))
+    modelopt_export._export_quantized_weight(layer, weight.dtype)
+    state = {name: t for name, t in layer.state_dict().items() if "quantizer" not in name}
+    return state, {"quant_method": "modelopt", "quant_algo": algorithm}, None
+
+
+OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks, zero_points, modelopt]
+NAMES = {dtype: name for name, dtype in quantized.DTYPES.items()}
+UNEVEN = [zero_points]  # of any size
 
 
 def draw_weight(draw, rows, columns, dtype):
     bits = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
-    exponents = draw(st.sampled_from([(-6, 4), (-60, 60), (-140, -110), (100, 126), (0, 1)]))
+    exponents = draw(st.sampled_from([(-6, 4), (-60, 60), (-140, -110), (100, 126), (0, 1), (-26, -12)]))
     spread = torch.exp2(torch.randint(*exponents, (rows, 1), generator=bits).float())
     weight = (torch.randn(rows, columns, generator=bits) * spread).to(dtype)
     weight[torch.rand(rows, columns, generator=bits) < 0.02] = draw(st.sampled_from([0.0, -0.0]))
     if draw(st.booleans()):
         weight[:16, :32] = 0  # blocks without a largest number
+    if draw(st.booleans()):
+        weight[1::3], weight[2::3] = weight[1::3].abs(), -weight[2::3].abs()  # on one side of 0
     if draw(st.booleans()):  # scales that are powers of two, or next to them
         weight[:] = torch.randn(rows, columns, generator=bits) / 8
         steps = torch.randint(-3, 4, (rows // 16, columns // 32), generator=bits) * torch.finfo(dtype).eps
@@ -73,6 +108,9 @@ def cases(draw, owner):
     rows, columns = 16 * draw(st.integers(1, 4)), 32 * draw(st.integers(1, 4))
     dtype = draw(st.sampled_from([torch.bfloat16, torch.float32, torch.float16]))
     weight, other = (draw_weight(draw, rows, columns, dtype) for _ in range(2))
+    if owner in UNEVEN:
+        rows, columns = draw(st.integers(1, rows)), draw(st.integers(1, columns))
+        weight, other = weight[:rows, :columns].contiguous(), other[:rows, :columns].contiguous()
     assume(weight.isfinite().all() and other.isfinite().all())
     replayed = Replayed(draw)
     wanted, config, _ = owner(replayed, weight)
@@ -85,8 +123,10 @@ def cases(draw, owner):
 
 def is_refused(weight, wanted, config, why):
     """Returns whether the refusal is the right one."""
-    if "weight_zero_point" in wanted or "weight_global_scale" in wanted:
-        return "cannot compute new scales" in why
+    if "weight_zero_point" in wanted:
+        return "too large for a scale" in why and not (2 * weight.abs().max()).isfinite()
+    if config["quant_method"] == "modelopt":
+        return "too small for a scale" in why and float(weight.abs().max()) < 2.0**-118
     if config.get("format", "").startswith("mx"):
         return weight.dtype == torch.float16 if "does not compute" in why else (
             "too large for a scale" in why and weight.abs().max() > 2.0**127)
@@ -113,7 +153,13 @@ def check(case):
             run_ok("convert", root / "made", "--to", "safetensors", "-o", root / "whole")
         made = load(root / ("made" if form else "whole"))
         for key, tensor in wanted.items():
-            assert_bytes_equal(made[f"model.x.{key}"], tensor)
+            if key != "input_scale":  # of activations
+                assert_bytes_equal(made[f"model.x.{key}"], tensor)
+        read = widen(root / ("made" if form else "whole"), root / "read", NAMES[weight.dtype])
+        if read is not None:
+            differ = (read.view(torch.uint8) != weight.view(torch.uint8)).reshape(weight.numel(), -1).any(1).sum().item()
+            found = re.search(r"([\d,]+) elements? rounded to the nearest code", done.stderr)
+            assert differ == int(found[1].replace(",", "") if found else 0), done.stderr
 
 
 @pytest.mark.parametrize("kind", ["float", "ue8m0"])
