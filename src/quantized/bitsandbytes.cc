@@ -180,6 +180,13 @@ bool FindBitsAndBytes(Search& search, const Tensor& numbers, const std::string& 
     widening.offset = state.offset;
     search.Leave(&widening, std::string(codes.path()));
   }
+  if (is_nested) {
+    widening.unknown = "bitsandbytes subtracts a mean of scales that depends on its threads";
+  } else if (count % state.block != 0) {
+    widening.unknown = "its last block is cut";
+  } else {
+    widening.fresh = Widening::Fresh::kLargest;
+  }
   widening.through = state.dtype;
   Make(&widening, around, state.shape);
   search.Add(std::move(widening));
@@ -204,6 +211,7 @@ bool FindInt8(Search& search, const Tensor& numbers, const std::string& around) 
   Widening widening =
       search.Begin(numbers, {.rows = shape[0], .columns = shape[1]}, ValuesOf(DType::i8));
   TakeScales(&widening, *largest, 1, shape[1]);
+  widening.fresh = Widening::Fresh::kLargest;
   widening.times = 7.874015718698502e-3F;  // 1 / 127, as bitsandbytes writes it
   search.Leave(&widening, format);
   search.Add(std::move(widening));

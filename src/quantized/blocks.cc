@@ -30,6 +30,7 @@ void TakeConfiguredBlocks(Search& search, Widening* widening, const Tensor& scal
   }
   TakeScales(widening, scales, rows, columns);
   // Only Transformers has this rule, for the type and the names of its own files.
+  widening->unknown = "Transformers writes blocks of fp8 only with scales of f32 or f8e8m0";
   const bool is_power = scales.dtype() == DType::f8e8m0;
   if (search.config().method() != "fp8" || (!is_power && scales.dtype() != DType::f32)) return;
   widening->fresh = is_power || search.config().Text("scale_fmt") == "ue8m0"
@@ -63,6 +64,7 @@ void TakeBlocks(Search& search, const Tensor& numbers, const Tensor& scales,
   if (scales.dtype() == DType::u8) widening.scale = Widening::Scale::kExponent;
   if (is_packed) {
     search.TakeGroups(&widening, scales, kMxNumbers);
+    widening.unknown = "Transformers reads blocks of 4 bits, but does not write them";
     Make(&widening, std::string(numbers.path()), {rows, 2 * stored});
   } else if (search.config().HasBlock() && scales.shape().size() == 2) {
     TakeConfiguredBlocks(search, &widening, scales);
@@ -123,6 +125,7 @@ bool FindMxfp4Blocks(Search& search, const Tensor& numbers, const std::string& a
   widening.scale = Widening::Scale::kExponent;
   widening.is_exact = true;
   widening.is_transposed = true;
+  widening.unknown = "Transformers quantizes it with a kernel of the Hub";
   Make(&widening, around, {shape[0], columns, shape[1]});
   search.Add(std::move(widening));
   return true;

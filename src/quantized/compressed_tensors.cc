@@ -191,6 +191,8 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
     widening.fresh = scales->dtype() == DType::u8 ? Widening::Fresh::kMx : Widening::Fresh::kRange;
   } else if (is_f8 && scales->dtype() == DType::f32 && scales->shape().empty()) {
     widening.fresh = Widening::Fresh::kF32Range;
+  } else {
+    widening.unknown = "the rule is known only for one f32 scale of a matrix of f8e4m3fn";
   }
   RequireZeros(search, widening);
   search.LeaveActivations(&widening, around);

@@ -29,6 +29,20 @@ float Reciprocal(float largest) {
   return largest > 0 ? inverse * kLargestF8 : 1;
 }
 
+// Returns the type of numbers that the library computes such scales from; `numbers` if it fits.
+DType NeededType(const Widening& widening, DType numbers) {
+  switch (widening.fresh) {
+    case Widening::Fresh::kRange:
+      return widening.scales().dtype();
+    case Widening::Fresh::kLargest:  // bitsandbytes rounds numbers to f16 for codes of 8 bits
+      return widening.codes.bits == 8 ? DType::f16 : widening.through;
+    case Widening::Fresh::kMx:
+      return numbers == DType::f32 ? numbers : DType::bf16;
+    default:
+      return numbers == DType::f64 ? DType::bf16 : numbers;
+  }
+}
+
 constexpr char kNoScale[] =
     "correct the numbers, or quantize the model with the library of the format";
 
@@ -45,16 +59,12 @@ FreshScales::FreshScales(const Widening& widening, BoxElements made)
                             widening.numbers().path(), widening.unknown),
                 hint);
   }
-  const DType numbers = widening.made.dtype(), scales = widening.scales().dtype();
-  const bool fits = widening.fresh == Widening::Fresh::kRange ? numbers == scales
-                    : widening.fresh == Widening::Fresh::kMx  ? numbers != DType::f16
-                                                              : true;
-  if (fits && numbers != DType::f64) return;
+  const DType numbers = widening.made.dtype(), needed = NeededType(widening, numbers);
+  if (numbers == needed) return;
   throw Usage(fmt::format("`{}` is {}, from which its library does not compute such scales of {}",
-                          widening.made.path(), InfoOf(numbers).name, InfoOf(scales).name),
-              widening.fresh == Widening::Fresh::kRange
-                  ? fmt::format("convert the model with `--dtype {}` first", InfoOf(scales).name)
-                  : "convert the model with `--dtype bf16` first");
+                          widening.made.path(), InfoOf(numbers).name,
+                          InfoOf(widening.scales().dtype()).name),
+              fmt::format("convert the model with `--dtype {}` first", InfoOf(needed).name));
 }
 
 float FreshScales::Rounded(float number) const {
@@ -159,6 +169,8 @@ float FreshScales::ScaleFor(Range range) const {
     }
     case Widening::Fresh::kNvfp4:
       return NvScaleFor(largest);
+    case Widening::Fresh::kLargest:
+      return largest;
     case Widening::Fresh::kF32Range: {
       const float scale = largest / kLargestF8;
       if (scale == 0) ThrowNoScale(largest, "small");
@@ -253,10 +265,14 @@ void FreshScales::Fill(Widening::Part part, int64_t first, int64_t count, void* 
 }
 
 float FreshScales::FactorOf(int64_t block) const {
-  if (widening_.fresh == Widening::Fresh::kReciprocal) {
-    return Reciprocal(RangesOf(block, 1).front().Largest());
-  }
-  return 1;
+  const bool is_reciprocal = widening_.fresh == Widening::Fresh::kReciprocal;
+  if (!is_reciprocal && widening_.fresh != Widening::Fresh::kLargest) return 1;
+  const float largest = RangesOf(block, 1).front().Largest();
+  if (is_reciprocal) return Reciprocal(largest);
+  // Source: bitsandbytes 0.50, backends/default/ops.py.
+  if (widening_.codes.bits == 4) return 1 / std::max(largest, 1e-38F);
+  const float inverse = 1 / largest;
+  return largest > 0 ? inverse * 127 : 0;
 }
 
 std::vector<float> FreshScales::Values() const {
@@ -272,6 +288,10 @@ float FreshScales::Scaled(float number, float scale, float zero, float factor) c
       return number * factor;
     case Widening::Fresh::kPowerOfTwo:
       return number * (1 / scale);
+    case Widening::Fresh::kLargest: {
+      const float most = widening_.codes.bits == 4 ? 1 : 127;
+      return std::clamp(number * factor, -most, most);
+    }
     default: {
       const bool is_f32 = widening_.fresh == Widening::Fresh::kNvfp4;
       const float scaled = is_f32 ? number / scale : Rounded(number / scale);

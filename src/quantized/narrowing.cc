@@ -63,6 +63,16 @@ class Candidates {
     const float zero = std::copysign(0.0F, number);
     return Find(reinterpret_cast<const uint8_t*>(&zero)).value_or(nearest);
   }
+  // Returns the code of the nearest number, as bitsandbytes does: of two, of the lesser one, and
+  // the middle is rounded to f32.
+  uint8_t Lesser(float number) const {
+    const auto is_above = [&](const auto& one, const auto& next) {
+      return number > static_cast<float>(one.first + next.first) / 2;
+    };
+    size_t i = 0;
+    while (i + 1 < found_.size() && is_above(found_[i], found_[i + 1])) ++i;
+    return found_[i].second;
+  }
   bool empty() const { return found_.empty(); }
   double least() const { return found_.front().first; }
   double most() const { return found_.back().first; }
@@ -142,6 +152,7 @@ class Narrowing {
     const auto least = static_cast<float>(candidates.least());
     const auto most = static_cast<float>(candidates.most());
     const bool is_f8 = widening.numbers().dtype() == DType::f8e4m3fn;
+    const bool is_lesser = widening.fresh == Widening::Fresh::kLargest && widening.codes.bits == 4;
     BlockValues::Scratch scratch;
     for (const BlockValues::Block& block : values_.BlocksIn(part)) {
       const float factor = fresh_->FactorOf(BlockAt(part, block));
@@ -153,8 +164,9 @@ class Narrowing {
               &wanted[static_cast<size_t>(row * part.columns + column) * bytes];
           const float scaled = fresh_->Scaled(static_cast<float>(Decode(number, dtype())),
                                               block.scale, block.zero, factor);
-          const uint8_t code =
-              is_f8 ? EncodeF8E4M3Fn(std::clamp(scaled, least, most)) : candidates.Signed(scaled);
+          const uint8_t code = is_f8       ? EncodeF8E4M3Fn(std::clamp(scaled, least, most))
+                               : is_lesser ? candidates.Lesser(scaled)
+                                           : candidates.Signed(scaled);
           const int64_t element =
               WriteCode(widening.codes, stored, part.row + row, part.column + column, code);
           if (element < 0 || !is_counted_(element)) continue;

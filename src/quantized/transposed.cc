@@ -112,6 +112,7 @@ bool FindTransposed(Search& search, const Tensor& numbers, const std::string& ar
   TakeScales(&widening, scales, size, 1);
   widening.through = DType::f16;
   widening.is_transposed = true;
+  widening.unknown = "GPTQ and AWQ need calibration data";
   TakeTransposedZeros(search, &widening, zeros, is_awq);
   RequireOrder(search, &widening, around + ".g_idx", size);
   Make(&widening, around + ".weight", {codes.columns, codes.rows});

@@ -39,6 +39,7 @@ struct Widening {
     kMx,          // compressed-tensors: a power of two, from the exponent of the largest number
     kF32Range,    // ModelOpt: largest / half of the range of values, in f32
     kNvfp4,       // compressed-tensors and ModelOpt: a scale for the scales of a tensor
+    kLargest,     // bitsandbytes: the largest number
   };
 
   std::array<Tensor, kParts> parts;

@@ -79,7 +79,19 @@ def modelopt(draw, weight):
     return state, {"quant_method": "modelopt", "quant_algo": algorithm}, None
 
 
-OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks, zero_points, modelopt]
+def bitsandbytes(draw, weight):
+    functional = quantized.functional
+    if weight.dtype == torch.float16 and draw(st.booleans()):
+        codes, scales, _ = functional.int8_vectorwise_quant(weight.clone())
+        return {"weight": codes, "SCB": scales}, {"quant_method": "bitsandbytes", "load_in_8bit": True}, None
+    kind, size = draw(st.sampled_from(["nf4", "fp4"])), draw(st.sampled_from([32, 64, 128, 256]))
+    storage = draw(st.sampled_from([torch.uint8, torch.bfloat16]))
+    codes, state = functional.quantize_4bit(weight, quant_type=kind, blocksize=size, quant_storage=storage)
+    parts = {f"weight.{name}": t for name, t in state.as_dict(packed=True).items()}
+    return {"weight": codes, **parts}, {"quant_method": "bitsandbytes", "load_in_4bit": True}, None
+
+
+OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks, zero_points, modelopt, bitsandbytes]
 NAMES = {dtype: name for name, dtype in quantized.DTYPES.items()}
 UNEVEN = [zero_points]  # of any size
 
@@ -117,7 +129,9 @@ def cases(draw, owner):
     replayed.at = 0
     like, _, _ = owner(replayed, other)
     states = ({name: t.contiguous() for name, t in state.items()} for state in (wanted, like))
-    options = draw(st.sampled_from([[], ["-j", 1], ["--mesh", "fsdp=3", "--sharding", "fully_shard", "--to", "dcp"]]))
+    sharded = ["--mesh", "fsdp=3", "--sharding", "fully_shard", "--to", "dcp"]
+    # A spec has no module with the path of a tensor, as bitsandbytes' names need.
+    options = draw(st.sampled_from([[], ["-j", 1]] + ([sharded] if owner != bitsandbytes else [])))
     return weight, *states, config, options
 
 
@@ -172,6 +186,32 @@ def test_scales_of_deepseek_next_to_powers_of_two(kind):
     wanted, config, _ = quantizers.deepseek(lambda _: kind, weight)
     like, _, _ = quantizers.deepseek(lambda _: kind, torch.ones_like(weight))
     check((weight, wanted, like, config, []))
+
+
+# The kinds whose owners' scales are not computed, and why.
+REFUSED = {quantized.gpt_oss: "with a kernel of the Hub", quantized.awq: "need calibration data",
+           quantized.gptq: "need calibration data", quantized.experts: "does not write them",
+           quantized.four_bits: "a mean of scales that depends on its threads"}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_forms_without_a_rule_are_refused_with_the_reason(kind):
+    @generated(4)
+    @given(case=quantized.cases(kind).filter(
+        lambda case: kind != quantized.four_bits or "weight.nested_absmax" in case[0]))
+    def test(case):
+        state, config, exact, _, _ = case
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            quantized.write(root / "like", state, config)
+            (root / "wide").mkdir()
+            safetensors_torch.save_file({"model.x.weight": torch.zeros(exact.shape), "model.norm.weight": torch.ones(3)},
+                                        root / "wide/model.safetensors")
+            done = run_tool("convert", root / "wide", "--to", "safetensors", "--quantize-like", root / "like",
+                            "--fresh-scales", "-o", root / "made")
+            assert done.returncode == 2 and REFUSED[kind] in done.stderr and "`model.x." in done.stderr, done
+            assert not (root / "made").exists()
+    test()
 
 
 def make_test(owner):
