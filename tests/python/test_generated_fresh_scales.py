@@ -63,7 +63,9 @@ def zero_points(draw, weight):
     scales, zeros = helpers.calculate_qparams(low, high, scheme.weights)
     compressor = quantized.compressors.BaseCompressor.get_value_from_registry(form)
     state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
-    return compressor.compress(state, scheme), quantized.config_of(scheme), None
+    state = compressor.compress(state, scheme)
+    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in state.items()}, quantized.config_of(
+        scheme), None
 
 
 def modelopt(draw, weight):
@@ -122,7 +124,7 @@ def cases(draw, owner):
     weight, other = (draw_weight(draw, rows, columns, dtype) for _ in range(2))
     if owner in UNEVEN:
         rows, columns = draw(st.integers(1, rows)), draw(st.integers(1, columns))
-        weight, other = weight[:rows, :columns].contiguous(), other[:rows, :columns].contiguous()
+        weight, other = (each[:rows, :columns].clone(memory_format=torch.contiguous_format) for each in (weight, other))
     assume(weight.isfinite().all() and other.isfinite().all())
     replayed = Replayed(draw)
     wanted, config, _ = owner(replayed, weight)
@@ -132,11 +134,15 @@ def cases(draw, owner):
     sharded = ["--mesh", "fsdp=3", "--sharding", "fully_shard", "--to", "dcp"]
     # A spec has no module with the path of a tensor, as bitsandbytes' names need.
     options = draw(st.sampled_from([[], ["-j", 1]] + ([sharded] if owner != bitsandbytes else [])))
+    if draw(st.integers(0, 9)) == 0:
+        weight.view(-1)[draw(st.integers(0, weight.numel() - 1))] = draw(st.sampled_from([torch.nan, torch.inf, -torch.inf]))
     return weight, *states, config, options
 
 
 def is_refused(weight, wanted, config, why):
     """Returns whether the refusal is the right one."""
+    if not weight.isfinite().all():
+        return "which has no scale" in why
     if "weight_zero_point" in wanted:
         return "too large for a scale" in why and not (2 * weight.abs().max()).isfinite()
     if config["quant_method"] == "modelopt":
@@ -162,7 +168,7 @@ def check(case):
                         root / "made", *form, *options)
         if done.returncode == 2 and is_refused(weight, wanted, config, done.stderr):
             return
-        assert done.returncode == 0 and "the scales are new" in done.stderr, done
+        assert done.returncode == 0 and "the scales are new" in done.stderr and weight.isfinite().all(), done
         if not form:
             run_ok("convert", root / "made", "--to", "safetensors", "-o", root / "whole")
         made = load(root / ("made" if form else "whole"))
@@ -174,6 +180,25 @@ def check(case):
             differ = (read.view(torch.uint8) != weight.view(torch.uint8)).reshape(weight.numel(), -1).any(1).sum().item()
             found = re.search(r"([\d,]+) elements? rounded to the nearest code", done.stderr)
             assert differ == int(found[1].replace(",", "") if found else 0), done.stderr
+    return done.stderr
+
+
+# The scale of the second group of NVFP4 is 1.0625, which is rounded to 1. With zero points, the scale is 0.125 and the
+# zero -2.5, which is rounded to -2: the largest number gets 7.5 and the least one -7.5, which is rounded to -8.
+NV_GROUPS = [2688.0] + [0.0] * 15 + [6.375, 1.0, -0.5] + [0.0] * 13
+NV_FORM = next(form for form in quantizers.FORMS if form[0].startswith("nvfp4"))
+
+
+@pytest.mark.parametrize(("owner", "draws", "numbers", "rounded"), [
+    (quantizers.compressed_tensors, [NV_FORM], NV_GROUPS, 1), (modelopt, ["NVFP4"], NV_GROUPS, 1),
+    (zero_points, ["pack-quantized", 4, 16], [-0.6875, 1.1875, 0.25] + [0.0] * 13, 2)])
+def test_numbers_outside_the_range_of_fresh_scales_are_counted(owner, draws, numbers, rounded):
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.tensor([numbers], dtype=dtype)
+        (wanted, config, _), (like, _, _) = (
+            owner(lambda _, left=iter(draws): next(left), each) for each in (weight, torch.ones_like(weight)))
+        talk = check((weight, wanted, like, config, []))
+        assert f"{rounded} element{'s' * (rounded > 1)} rounded to the nearest code, 1 of them from outside" in talk, talk
 
 
 @pytest.mark.parametrize("kind", ["float", "ue8m0"])
