@@ -207,9 +207,8 @@ BoxElements Requantization::ElementsOf(const Tensor& stored, IsCounted is_counte
   }
   if (const auto found = fresh_parts_.find(path); found != fresh_parts_.end()) {
     const auto [widening, part] = found->second;
-    return [fresh = FreshScalesOf(*widening), part](int64_t first, int64_t count, void* out) {
-      fresh->Fill(part, first, count, out);
-    };
+    return [fresh = FreshScalesOf(*widening), part = part](
+               int64_t first, int64_t count, void* out) { fresh->Fill(part, first, count, out); };
   }
   const Tensor& like = *in_like_.at(path);
   if (kept_.contains(path)) return Checked(like_, like);

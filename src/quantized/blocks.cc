@@ -147,7 +147,12 @@ bool FindModelOpt(Search& search, const Tensor& numbers, const std::string& arou
                                    ModelOptValues());
   widening.parts[Widening::kGlobal] = *global;
   widening.scale = Widening::Scale::kTimesGlobal;
-  widening.fresh = Widening::Fresh::kNvfp4;
+  const std::string algorithm = search.config().Text("quant_algo");
+  if (algorithm == "nvfp4" || algorithm == "w4a16_nvfp4") {
+    widening.fresh = Widening::Fresh::kNvfp4;
+  } else {
+    widening.unknown = "quant_algo of config.json is not NVFP4, whose rule is known";
+  }
   search.TakeGroups(&widening, scales, kNvNumbers);
   Make(&widening, std::string(numbers.path()),
        WithMatrix(stored, widening.codes.rows, widening.codes.columns));

@@ -121,7 +121,8 @@ Widening PackedFloats(Search& search, const Tensor& numbers, const Tensor& scale
     RequireGlobal(numbers, scales, *global, {1});
     widening.parts[Widening::kGlobal] = *global;
     widening.scale = Widening::Scale::kByGlobal;
-    widening.fresh = Widening::Fresh::kNvfp4;
+    if (stored.size() == 2) widening.fresh = Widening::Fresh::kNvfp4;
+    widening.unknown = "compressed-tensors quantizes only matrices";
     search.TakeGroups(&widening, scales, kNvNumbers);
   } else {
     RequireExponents(numbers, scales);
@@ -187,7 +188,9 @@ bool FindBytes(Search& search, const Tensor& numbers, const std::string& around)
   }
   const Tensor* const zeros = search.TensorAt(around + ".weight_zero_point");
   if (zeros != nullptr) TakeByteZeros(&widening, *scales, *zeros);
-  if (search.config().method() == "compressed-tensors") {
+  if (zeros != nullptr && search.config().AreSymmetric() == std::set<bool>{true}) {
+    widening.unknown = "it has a weight_zero_point, but symmetric of config.json is true";
+  } else if (search.config().method() == "compressed-tensors") {
     widening.fresh = scales->dtype() == DType::u8 ? Widening::Fresh::kMx : Widening::Fresh::kRange;
   } else if (is_f8 && scales->dtype() == DType::f32 && scales->shape().empty()) {
     widening.fresh = Widening::Fresh::kF32Range;

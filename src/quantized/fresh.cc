@@ -264,15 +264,15 @@ void FreshScales::Fill(Widening::Part part, int64_t first, int64_t count, void* 
   }
 }
 
-float FreshScales::FactorOf(int64_t block) const {
-  const bool is_reciprocal = widening_.fresh == Widening::Fresh::kReciprocal;
-  if (!is_reciprocal && widening_.fresh != Widening::Fresh::kLargest) return 1;
-  const float largest = RangesOf(block, 1).front().Largest();
-  if (is_reciprocal) return Reciprocal(largest);
+float FreshScales::FactorOf(int64_t block, float scale) const {
+  if (widening_.fresh == Widening::Fresh::kReciprocal) {
+    return Reciprocal(RangesOf(block, 1).front().Largest());
+  }
+  if (widening_.fresh != Widening::Fresh::kLargest) return 1;
   // Source: bitsandbytes 0.50, backends/default/ops.py.
-  if (widening_.codes.bits == 4) return 1 / std::max(largest, 1e-38F);
-  const float inverse = 1 / largest;
-  return largest > 0 ? inverse * 127 : 0;
+  if (widening_.codes.bits == 4) return 1 / std::max(scale, 1e-38F);
+  const float inverse = 1 / scale;
+  return scale > 0 ? inverse * 127 : 0;
 }
 
 std::vector<float> FreshScales::Values() const {

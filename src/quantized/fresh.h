@@ -23,8 +23,8 @@ class FreshScales {
   // without a scale, such as NaN.
   void Fill(Widening::Part part, int64_t first, int64_t count, void* out) const;
   // Returns the factor that makes numbers of a block values of codes, if the rule multiplies.
-  // `block` is an element of widening.scales().
-  float FactorOf(int64_t block) const;
+  // `block` is an element of widening.scales(), and `scale` is its number.
+  float FactorOf(int64_t block, float scale) const;
   // Returns a number as it is before it is rounded to the value of a code. `scale` and `zero` are
   // the block's, and `factor` is its FactorOf().
   float Scaled(float number, float scale, float zero, float factor) const;

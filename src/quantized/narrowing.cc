@@ -155,7 +155,7 @@ class Narrowing {
     const bool is_lesser = widening.fresh == Widening::Fresh::kLargest && widening.codes.bits == 4;
     BlockValues::Scratch scratch;
     for (const BlockValues::Block& block : values_.BlocksIn(part)) {
-      const float factor = fresh_->FactorOf(BlockAt(part, block));
+      const float factor = fresh_->FactorOf(BlockAt(part, block), block.scale);
       const uint8_t* const table = values_.TableOf(block, &scratch);
       int64_t made = 0, rounded = 0, clipped = 0;  // other threads count, too
       for (int64_t row = block.row; row < block.end_row; ++row) {

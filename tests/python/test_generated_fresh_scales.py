@@ -52,13 +52,14 @@ def small_blocks(draw, weight):
     return state, quantized.config_of(scheme), None
 
 
-def zero_points(draw, weight):
-    """Quantizes as pack-quantized or int-quantized, with zero points and any number of bits."""
+def integers(draw, weight):
+    """Quantizes as pack-quantized or int-quantized, with any number of bits, most with zero points."""
     form, columns = draw(st.sampled_from(["pack-quantized", "int-quantized"])), weight.shape[1]
     bits = draw(st.integers(1, 8)) if form == "pack-quantized" else 8
     size = draw(st.sampled_from([n for n in (1, 2, 3, 16, 32, columns) if columns % n == 0]))
     strategy = {"strategy": "group", "group_size": size} if size < columns else {"strategy": "channel"}
-    scheme = quantized.scheme_of(form, num_bits=bits, type="int", symmetric=False, **strategy)
+    symmetric = draw(st.integers(0, 3)) == 0
+    scheme = quantized.scheme_of(form, num_bits=bits, type="int", symmetric=symmetric, **strategy)
     low, high = weight.reshape(len(weight), -1, size).aminmax(dim=-1)
     scales, zeros = helpers.calculate_qparams(low, high, scheme.weights)
     compressor = quantized.compressors.BaseCompressor.get_value_from_registry(form)
@@ -93,9 +94,9 @@ def bitsandbytes(draw, weight):
     return {"weight": codes, **parts}, {"quant_method": "bitsandbytes", "load_in_4bit": True}, None
 
 
-OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks, zero_points, modelopt, bitsandbytes]
+OWNERS = [quantizers.compressed_tensors, quantizers.deepseek, small_blocks, integers, modelopt, bitsandbytes]
 NAMES = {dtype: name for name, dtype in quantized.DTYPES.items()}
-UNEVEN = [zero_points]  # of any size
+UNEVEN = [integers]  # of any size
 
 
 def draw_weight(draw, rows, columns, dtype):
@@ -191,7 +192,7 @@ NV_FORM = next(form for form in quantizers.FORMS if form[0].startswith("nvfp4"))
 
 @pytest.mark.parametrize(("owner", "draws", "numbers", "rounded"), [
     (quantizers.compressed_tensors, [NV_FORM], NV_GROUPS, 1), (modelopt, ["NVFP4"], NV_GROUPS, 1),
-    (zero_points, ["pack-quantized", 4, 16], [-0.6875, 1.1875, 0.25] + [0.0] * 13, 2)])
+    (integers, ["pack-quantized", 4, 16, 1], [-0.6875, 1.1875, 0.25] + [0.0] * 13, 2)])
 def test_numbers_outside_the_range_of_fresh_scales_are_counted(owner, draws, numbers, rounded):
     for dtype in (torch.float32, torch.bfloat16):
         weight = torch.tensor([numbers], dtype=dtype)
