@@ -70,6 +70,12 @@ const uint8_t* BlockValues::TableOf(const Block& block, Scratch* scratch) const 
   return is_held ? scratch->table.data() : nullptr;
 }
 
+bool BlockValues::ElementOf(uint8_t code, const Block& block, uint8_t* out) const {
+  std::vector<float> number = {(widening_.values[code] - block.zero) * block.scale};
+  Finish(1, number.data());
+  return Store(number, InfoOf(widening_.made.dtype()).bytes, out) == 1;
+}
+
 void BlockValues::Fill(const Rectangle& part, const uint8_t* codes, int64_t row_stride,
                        int64_t column_stride, uint8_t* out) const {
   const int64_t bytes = InfoOf(widening_.made.dtype()).bytes, stride = column_stride * bytes;

@@ -41,6 +41,8 @@ class BlockValues {
   // Returns the element of each code of a block; null if some cannot be elements, which is an error
   // only if they occur, or if an element is a byte.
   const uint8_t* TableOf(const Block& block, Scratch* scratch) const;
+  // Writes the element of one code. Returns false if the type cannot hold it.
+  bool ElementOf(uint8_t code, const Block& block, uint8_t* out) const;
 
  private:
   void Compute(const uint8_t* codes, int64_t count, const Block& block, int64_t stride,

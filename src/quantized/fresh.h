@@ -31,9 +31,6 @@ class FreshScales {
   // Returns the value of each code, also where numbers are rounded to a -0 that is read as 0.
   std::vector<float> Values() const;
 
-  // Rounds to the type of the numbers.
-  float Rounded(float number) const;
-
  private:
   // The least and the largest number of a block, and 0.
   struct Range {
@@ -47,6 +44,7 @@ class FreshScales {
   // Returns the ranges of all blocks, if a block has several rows, and else of the whole tensor.
   const std::vector<Range>& Known() const;
   bool has_zeros() const { return !widening_.parts[Widening::kZeros].path().empty(); }
+  float Rounded(float number) const;  // to the type of the numbers
   float Global() const;
   float ScaleFor(Range range) const;
   float NvScaleFor(float largest) const;

@@ -154,6 +154,7 @@ class Narrowing {
     const bool is_f8 = widening.numbers().dtype() == DType::f8e4m3fn;
     const bool is_lesser = widening.fresh == Widening::Fresh::kLargest && widening.codes.bits == 4;
     BlockValues::Scratch scratch;
+    std::array<uint8_t, sizeof(double)> held;
     for (const BlockValues::Block& block : values_.BlocksIn(part)) {
       const float factor = fresh_->FactorOf(BlockAt(part, block), block.scale);
       const uint8_t* const table = values_.TableOf(block, &scratch);
@@ -174,8 +175,8 @@ class Narrowing {
           // A scale may be so large that the type cannot hold the number of each code.
           const bool is_same = table != nullptr
                                    ? std::memcmp(number, table + code * bytes, bytes) == 0
-                                   : fresh_->Rounded((widening.values[code] - block.zero) *
-                                                     block.scale) == Decode(number, dtype());
+                                   : values_.ElementOf(code, block, held.data()) &&
+                                         std::memcmp(number, held.data(), bytes) == 0;
           if (is_same) continue;
           ++rounded;
           clipped += scaled < least || scaled > most;

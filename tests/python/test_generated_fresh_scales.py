@@ -190,16 +190,29 @@ NV_GROUPS = [2688.0] + [0.0] * 15 + [6.375, 1.0, -0.5] + [0.0] * 13
 NV_FORM = next(form for form in quantizers.FORMS if form[0].startswith("nvfp4"))
 
 
+def talk_of(owner, draws, weight):
+    """Returns what the tool prints for this weight, and an owner that draws these."""
+    (wanted, config, _), (like, _, _) = (
+        owner(lambda _, left=iter(draws): next(left), each) for each in (weight, torch.ones_like(weight)))
+    return check((weight, wanted, like, config, []))
+
+
 @pytest.mark.parametrize(("owner", "draws", "numbers", "rounded"), [
     (quantizers.compressed_tensors, [NV_FORM], NV_GROUPS, 1), (modelopt, ["NVFP4"], NV_GROUPS, 1),
     (integers, ["pack-quantized", 4, 16, 1], [-0.6875, 1.1875, 0.25] + [0.0] * 13, 2)])
 def test_numbers_outside_the_range_of_fresh_scales_are_counted(owner, draws, numbers, rounded):
     for dtype in (torch.float32, torch.bfloat16):
-        weight = torch.tensor([numbers], dtype=dtype)
-        (wanted, config, _), (like, _, _) = (
-            owner(lambda _, left=iter(draws): next(left), each) for each in (weight, torch.ones_like(weight)))
-        talk = check((weight, wanted, like, config, []))
+        talk = talk_of(owner, draws, torch.tensor([numbers], dtype=dtype))
         assert f"{rounded} element{'s' * (rounded > 1)} rounded to the nearest code, 1 of them from outside" in talk, talk
+
+
+@pytest.mark.parametrize(("owner", "draws", "numbers"), [
+    (integers, ["pack-quantized", 4, 16, 1], [65504.0, 4368.0, 8736.0]),  # 15 times the scale 4368 is infinity
+    (quantizers.compressed_tensors, [NV_FORM], [65504.0, 0.0, 0.0]),  # is 65536 in bf16, which it is rounded to
+    (bitsandbytes, [True], [65504.0, -32752.0, 0.0])])  # -128/127 times 65504 is, and -63.5 is rounded
+def test_only_rounded_numbers_are_counted_if_codes_overflow_f16(owner, draws, numbers):
+    talk = talk_of(owner, draws, torch.tensor([numbers + [0.0] * 13], dtype=torch.float16))
+    assert "1 element rounded to the nearest code, 0 of them from outside its range" in talk, talk
 
 
 @pytest.mark.parametrize("kind", ["float", "ue8m0"])
