@@ -294,8 +294,10 @@ float FreshScales::Scaled(float number, float scale, float zero, float factor) c
     }
     default: {
       const bool is_f32 = widening_.fresh == Widening::Fresh::kNvfp4;
-      const float scaled = is_f32 ? number / scale : Rounded(number / scale);
-      if (has_zeros()) return Rounded(scaled + zero);
+      float scaled = is_f32 ? number / scale : Rounded(number / scale);
+      if (has_zeros()) scaled = Rounded(scaled + zero);
+      // Of two nearest values, the even code is taken. With one bit, the even code is -1.
+      if (widening_.codes.bits == 1 && scaled == -0.5F) return 0;
       // compressed-tensors multiplies numbers of 4 bits by their sign, which is 0 for -0. ModelOpt
       // takes the sign of numbers less than 0.
       const bool has_no_negative_zero = widening_.codes.bits == 4 && scaled == 0;

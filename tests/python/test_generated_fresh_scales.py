@@ -206,6 +206,11 @@ def test_numbers_outside_the_range_of_fresh_scales_are_counted(owner, draws, num
         assert f"{rounded} element{'s' * (rounded > 1)} rounded to the nearest code, 1 of them from outside" in talk, talk
 
 
+@pytest.mark.parametrize("symmetric", [0, 1])
+def test_a_half_is_rounded_to_0_for_one_bit(symmetric):
+    talk_of(integers, ["pack-quantized", 1, 16, symmetric], torch.tensor([[-1.0, -0.5, -0.25, 0.0] * 4]))
+
+
 @pytest.mark.parametrize(("owner", "draws", "numbers"), [
     (integers, ["pack-quantized", 4, 16, 1], [65504.0, 4368.0, 8736.0]),  # 15 times the scale 4368 is infinity
     (quantizers.compressed_tensors, [NV_FORM], [65504.0, 0.0, 0.0]),  # is 65536 in bf16, which it is rounded to
@@ -227,9 +232,21 @@ def test_scales_of_deepseek_next_to_powers_of_two(kind):
     check((weight, wanted, like, config, []))
 
 
+def other_algorithm(draw, bits):
+    state, config, wanted = quantized.modelopt(draw, bits)
+    return state, config | {"quant_algo": "W4A8_NVFP4_FP8"}, wanted
+
+
+def unannounced_zeros(draw, bits):
+    state, config, wanted = quantized.int_quantized(draw, bits)
+    config["config_groups"]["group_0"]["weights"]["symmetric"] = True
+    return state | {"weight_zero_point": bits.codes(*state["weight_scale"].shape).view(torch.int8)}, config, wanted
+
+
 # The kinds whose owners' scales are not computed, and why.
 REFUSED = {quantized.gpt_oss: "with a kernel of the Hub", quantized.awq: "need calibration data",
            quantized.gptq: "need calibration data", quantized.experts: "does not write them",
+           other_algorithm: "is not NVFP4", unannounced_zeros: "symmetric of config.json is true",
            quantized.four_bits: "a mean of scales that depends on its threads"}
 
 
