@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "base/colour.h"
 #include "base/text.h"
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <initializer_list>
 
 namespace shardinit {
 namespace {

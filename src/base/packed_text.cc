@@ -1,6 +1,5 @@
 #include "base/packed_text.h"
 
-#include <cstdlib>
 #include <new>
 
 #include "base/error.h"

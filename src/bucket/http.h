@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>

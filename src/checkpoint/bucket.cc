@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "bucket/made_once.h"
 #include "bucket/store.h"
 #include "checkpoint/checkpoint.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "generate/workers.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 

@@ -6,12 +6,10 @@
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "base/comparison.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "graph/stored/view.h"

@@ -12,7 +12,6 @@
 
 #include "base/sha256.h"
 #include "checkpoint/checkpoint.h"
-#include "place/digests.h"
 #include "place/place.h"
 #include "plan/plan.h"
 

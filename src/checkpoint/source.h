@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "checkpoint/folder.h"
 #include "tensor/source.h"
 
 namespace shardinit {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "formats/pieces.h"
 #include "generate/filler.h"
 #include "generate/workers.h"
 

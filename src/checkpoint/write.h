@@ -7,7 +7,6 @@
 
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
 #include "generate/workers.h"
 #include "plan/plan.h"

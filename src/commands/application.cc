@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 
 #include "base/colour.h"
-#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/result_file.h"
 #include "base/sha256.h"
 #include "base/talk.h"
-#include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/complete.h"
 #include "commands/options.h"

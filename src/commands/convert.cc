@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "checkpoint/conversion.h"

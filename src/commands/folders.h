@@ -1,7 +1,6 @@
 // Warns about surprises in folders of tensors, and rejects the folders that commands cannot use.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 

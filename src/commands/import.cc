@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "base/file.h"
 #include "base/result_file.h"
 #include "base/talk.h"
 #include "base/text.h"

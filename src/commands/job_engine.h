@@ -7,10 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "commands/options.h"
 #include "place/place.h"
 #include "plan/plan.h"

@@ -10,7 +10,6 @@
 
 #include "base/table.h"
 #include "base/text.h"
-#include "bucket/profile.h"
 #include "commands/job_engine.h"
 #include "commands/job_text.h"
 #include "report/text.h"

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"

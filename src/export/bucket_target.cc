@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "bucket/made_once.h"
 #include "bucket/store.h"
-#include "checkpoint/checkpoint.h"
 #include "export/record.h"
 #include "export/target.h"
 #include "place/bucket_place.h"

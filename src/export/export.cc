@@ -28,7 +28,6 @@
 #include "place/shared_files.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
-#include "report/text.h"
 #include "spec/file_kind.h"
 
 namespace shardinit {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "checkpoint/file_tasks.h"
-#include "checkpoint/verify.h"
 #include "formats/format.h"
 #include "generate/workers.h"
 #include "plan/part.h"

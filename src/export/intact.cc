@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <unordered_set>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "base/parallel.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/signature.h"
-#include "export/export.h"
 #include "export/record.h"
 #include "place/place.h"
 

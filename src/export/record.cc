@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/overloaded.h"
-#include "base/text.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/folder.h"
 #include "rng/stream.h"

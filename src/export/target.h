@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "export/export.h"
 #include "export/shares.h"
 #include "place/place.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/folder.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "formats/format.h"

@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "report/text.h"
 #include "rng/stream.h"
 #include "tensor/dtype.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/sha256.h"
 #include "generate/workers.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 

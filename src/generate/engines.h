@@ -8,7 +8,6 @@
 #include <span>
 
 #include "generate/filler.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 

@@ -8,7 +8,6 @@
 #include "expr/program.h"
 #include "generate/engines.h"
 #include "generate/source_cells.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 

@@ -7,7 +7,6 @@
 
 #include "generate/filler.h"
 #include "generate/preparations.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 

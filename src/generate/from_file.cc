@@ -7,7 +7,6 @@
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "generate/filler.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 namespace {

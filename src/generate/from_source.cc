@@ -14,7 +14,6 @@
 #include "generate/evaluator.h"
 #include "generate/filler.h"
 #include "generate/source_cells.h"
-#include "graph/graph.h"
 #include "tensor/convert.h"
 
 namespace shardinit {

@@ -15,7 +15,6 @@
 #include "generate/evaluator.h"
 #include "generate/fill.h"
 #include "generate/filler.h"
-#include "graph/graph.h"
 #include "tensor/encode.h"
 
 namespace shardinit {

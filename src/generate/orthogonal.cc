@@ -6,15 +6,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <tuple>
 #include <vector>
 
-#include "base/error.h"
 #include "generate/engines.h"
 #include "generate/filler.h"
 #include "generate/shared_work.h"
-#include "graph/graph.h"
 #include "kernels/kernels.h"
 #include "tensor/encode.h"
 

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "generate/fill.h"
 #include "generate/filler.h"
-#include "graph/graph.h"
 
 namespace shardinit {
 namespace {

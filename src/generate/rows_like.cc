@@ -10,7 +10,6 @@
 #include "generate/evaluator.h"
 #include "generate/filler.h"
 #include "generate/moments.h"
-#include "graph/graph.h"
 #include "tensor/encode.h"
 
 namespace shardinit {

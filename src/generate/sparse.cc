@@ -8,7 +8,6 @@
 
 #include "generate/filler.h"
 #include "generate/shared_work.h"
-#include "graph/graph.h"
 #include "kernels/kernels.h"
 #include "rng/sampler.h"
 #include "tensor/encode.h"

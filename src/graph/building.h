@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>

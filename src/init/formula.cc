@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "expr/functions.h"
 
 namespace shardinit {
 namespace {

@@ -3,7 +3,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/new_file.h"
 #include "spec/file_kind.h"

@@ -3,10 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "place/digests.h"
 #include "place/file_outline.h"

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/sha256.h"
 #include "graph/graph.h"
 #include "sharding/mesh.h"
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "graph/graph.h"
 #include "program/function.h"
 #include "program/table.h"
 #include "tensor/box.h"

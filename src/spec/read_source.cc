@@ -6,7 +6,6 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
-#include "spec/names.h"
 #include "spec/reader.h"
 
 namespace shardinit {

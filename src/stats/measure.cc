@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 
-#include "base/error.h"
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "generate/fill.h"

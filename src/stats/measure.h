@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "checkpoint/folder.h"
-#include "plan/plan.h"
 #include "stats/fit.h"
 #include "stats/tally.h"
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "formats/dcp/saved.h"
 #include "formats/little_endian.h"

@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "formats/dcp/archive.h"
 #include "formats/dcp/saved.h"

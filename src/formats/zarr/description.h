@@ -7,7 +7,6 @@
 
 #include "base/json.h"
 #include "tensor/box.h"
-#include "tensor/dtype.h"
 
 namespace shardinit::zarr {
 

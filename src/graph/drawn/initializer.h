@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "graph/drawn/expand.h"
-#include "graph/sources.h"
 #include "init/initializer.h"
 
 namespace shardinit {

@@ -5,7 +5,6 @@
 
 #include "base/suggest.h"
 #include "base/table.h"
-#include "base/text.h"
 #include "graph/languages/languages.h"
 
 namespace shardinit {

@@ -9,7 +9,6 @@
 
 #include "autoshard/choose.h"
 #include "base/table.h"
-#include "graph/sharded/sharding.h"
 #include "init/fans.h"
 
 namespace shardinit {
