@@ -135,14 +135,118 @@ class HubModel {
         api_(fmt::format("{}/api/models/{}", endpoint, UriEncoded(url.model, true))),
         web_(endpoint, FindHubToken()) {}
 
-  BucketTree::Objects List();
-  std::string Read(const std::string& key, const ObjectInfo& object, int64_t offset, int64_t bytes);
+  BucketTree::Objects List() {
+    constexpr int kMostPages = 10'000;
+    std::string next;
+    size_t bytes = 0;
+    const std::string commit =
+        fmt::format("{}/revision/{}?expand=sha", api_, UriEncoded(url_.revision));
+    commit_ = TextIn(GetJson(commit, &next, &bytes), "sha");
+    const auto refuse = [&](const std::string& why) {
+      return Error(ExitCode::kRefused, fmt::format("cannot list `{}`: {}", url_.text, why),
+                   "set HF_ENDPOINT to a server with the interface of the Hub");
+    };
+    if (!IsHash(commit_)) throw refuse("the server named no commit of the revision");
+    BucketTree::Objects objects;
+    next = fmt::format("{}/tree/{}?recursive=true", api_, commit_);
+    for (int page = 0; !next.empty(); ++page) {
+      if (page == kMostPages) throw refuse(fmt::format("it has more than {} pages", kMostPages));
+      if (OriginOf(next) != OriginOf(endpoint_)) throw refuse("it continues on another server");
+      const nlohmann::json entries = GetJson(std::string(next), &next, &bytes);
+      if (!entries.is_array()) throw refuse("the server's answer is not a list");
+      for (const nlohmann::json& entry : entries) Add(entry, &objects);
+    }
+    return objects;
+  }
+
+  std::string Read(const std::string& key, const ObjectInfo& object, int64_t offset,
+                   int64_t bytes) {
+    if (bytes == 0) return {};
+    const std::string doing = fmt::format("read `{}/{}`", url_.text, key);
+    std::string place;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = places_.find(key); found != places_.end()) place = found->second;
+    }
+    WebAnswer answer;
+    if (!place.empty()) answer = web_.GetRange(place, doing, offset, bytes, object.size);
+    // The remembered place may have expired.
+    if (!answer.is_range()) {
+      answer =
+          web_.GetRange(fmt::format("{}/{}/resolve/{}/{}", endpoint_, UriEncoded(url_.model, true),
+                                    commit_, UriEncoded(key, true)),
+                        doing, offset, bytes, object.size);
+    }
+    if (!answer.is_range()) Throw(answer, doing);
+    RequireSame(answer, key, object);
+    return std::move(answer.response.body);
+  }
 
  private:
-  nlohmann::json GetJson(const std::string& url, std::string* next, size_t* bytes);
-  void Add(const nlohmann::json& entry, BucketTree::Objects* objects) const;
-  [[noreturn]] void Throw(const WebAnswer& answer, const std::string& doing);
-  void RequireSame(const WebAnswer& answer, const std::string& key, const ObjectInfo& object);
+  nlohmann::json GetJson(const std::string& url, std::string* next, size_t* bytes) {
+    const std::string doing = fmt::format("list `{}`", url_.text);
+    const WebAnswer answer = web_.Get(url, doing, kPageLimit);
+    if (answer.response.status != 200) Throw(answer, doing);
+    const std::string link = NextPage(answer.response.Header("link"));
+    *next = link.empty() ? link : ResolvedUrl(answer.url, link);
+    *bytes += answer.response.body.size();
+    if (*bytes <= kListLimit) return ParseJson(answer.response.body, web_.Printable(answer.url));
+    throw Error(ExitCode::kRefused,
+                fmt::format("cannot {}: the list has more than {} bytes", doing, kListLimit));
+  }
+
+  void Add(const nlohmann::json& entry, BucketTree::Objects* objects) const {
+    const std::string list = fmt::format("the list of `{}`", url_.text);
+    if (TextIn(entry, "type") == "directory") return;
+    const std::string path = TextIn(entry, "path");
+    RequireSafeName(path, list);
+    const bool is_linked = entry.contains("lfs") && entry["lfs"].is_object();
+    const nlohmann::json& file = is_linked ? entry["lfs"] : entry;
+    const ObjectInfo object{.size = SizeIn(file), .etag = TextIn(file, "oid")};
+    if (object.size < 0 || object.size != SizeIn(entry) || !IsHash(object.etag)) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("{} has no size or hash of {}", list, Quote(path)));
+    }
+    if (!objects->emplace(path, object).second) {
+      throw Error(ExitCode::kRefused, fmt::format("{} has {} twice", list, Quote(path)));
+    }
+  }
+
+  [[noreturn]] void Throw(const WebAnswer& answer, const std::string& doing) {
+    const Response& response = answer.response;
+    if (OriginOf(answer.url) != OriginOf(endpoint_)) throw web_.Failure(response, doing);
+    const std::string code = response.Header("x-error-code");
+    const bool is_hidden =
+        response.status == 401 || response.status == 403 || response.status == 404;
+    throw web_.Failure(
+        response, doing,
+        code == "GatedRepo"
+            ? fmt::format("accept its licence at {}/{}, and set HF_TOKEN to a token "
+                          "of the same account",
+                          endpoint_, url_.model)
+        : code == "RevisionNotFound" ? "name a branch, a tag or a commit of the model"
+        : is_hidden
+            ? "check the name; for a private model, set HF_TOKEN to a token that may read it"
+            : "");
+  }
+
+  void RequireSame(const WebAnswer& answer, const std::string& key, const ObjectInfo& object) {
+    const std::string etag = answer.response.Header("etag");
+    const std::lock_guard lock(mutex_);
+    const auto [first, is_new] = etags_.emplace(key + "\n" + OriginOf(answer.url), etag);
+    bool is_same = first->second == etag;
+    // A place that was remembered has no answer of the Hub.
+    if (answer.home.status != 0) {
+      const std::string linked = answer.home.Header("x-linked-etag");
+      is_same = is_same && answer.home.Header("x-repo-commit") == commit_ &&
+                PlainETag(linked.empty() ? answer.home.Header("etag") : linked) == object.etag;
+      if (is_same && OriginOf(answer.url) != OriginOf(endpoint_)) places_[key] = answer.url;
+    }
+    if (is_same) return;
+    throw Error(ExitCode::kWorld,
+                fmt::format("`{}/{}` is not the file that was listed", url_.text, key),
+                "run the same command again, and check HF_ENDPOINT if it is set");
+  }
 
   const HubUrl url_;
   const std::string endpoint_, api_;
@@ -152,115 +256,6 @@ class HubModel {
   std::map<std::string, std::string> places_;  // where the Hub redirected to, by key
   std::map<std::string, std::string> etags_;   // by key and server
 };
-
-void HubModel::Throw(const WebAnswer& answer, const std::string& doing) {
-  const Response& response = answer.response;
-  if (OriginOf(answer.url) != OriginOf(endpoint_)) throw web_.Failure(response, doing);
-  const std::string code = response.Header("x-error-code");
-  const bool is_hidden = response.status == 401 || response.status == 403 || response.status == 404;
-  throw web_.Failure(
-      response, doing,
-      code == "GatedRepo" ? fmt::format("accept its licence at {}/{}, and set HF_TOKEN to a token "
-                                        "of the same account",
-                                        endpoint_, url_.model)
-      : code == "RevisionNotFound" ? "name a branch, a tag or a commit of the model"
-      : is_hidden ? "check the name; for a private model, set HF_TOKEN to a token that may read it"
-                  : "");
-}
-
-nlohmann::json HubModel::GetJson(const std::string& url, std::string* next, size_t* bytes) {
-  const std::string doing = fmt::format("list `{}`", url_.text);
-  const WebAnswer answer = web_.Get(url, doing, kPageLimit);
-  if (answer.response.status != 200) Throw(answer, doing);
-  const std::string link = NextPage(answer.response.Header("link"));
-  *next = link.empty() ? link : ResolvedUrl(answer.url, link);
-  *bytes += answer.response.body.size();
-  if (*bytes <= kListLimit) return ParseJson(answer.response.body, web_.Printable(answer.url));
-  throw Error(ExitCode::kRefused,
-              fmt::format("cannot {}: the list has more than {} bytes", doing, kListLimit));
-}
-
-void HubModel::Add(const nlohmann::json& entry, BucketTree::Objects* objects) const {
-  const std::string list = fmt::format("the list of `{}`", url_.text);
-  if (TextIn(entry, "type") == "directory") return;
-  const std::string path = TextIn(entry, "path");
-  RequireSafeName(path, list);
-  const bool is_linked = entry.contains("lfs") && entry["lfs"].is_object();
-  const nlohmann::json& file = is_linked ? entry["lfs"] : entry;
-  const ObjectInfo object{.size = SizeIn(file), .etag = TextIn(file, "oid")};
-  if (object.size < 0 || object.size != SizeIn(entry) || !IsHash(object.etag)) {
-    throw Error(ExitCode::kRefused, fmt::format("{} has no size or hash of {}", list, Quote(path)));
-  }
-  if (!objects->emplace(path, object).second) {
-    throw Error(ExitCode::kRefused, fmt::format("{} has {} twice", list, Quote(path)));
-  }
-}
-
-BucketTree::Objects HubModel::List() {
-  constexpr int kMostPages = 10'000;
-  std::string next;
-  size_t bytes = 0;
-  const std::string commit =
-      fmt::format("{}/revision/{}?expand=sha", api_, UriEncoded(url_.revision));
-  commit_ = TextIn(GetJson(commit, &next, &bytes), "sha");
-  const auto refuse = [&](const std::string& why) {
-    return Error(ExitCode::kRefused, fmt::format("cannot list `{}`: {}", url_.text, why),
-                 "set HF_ENDPOINT to a server with the interface of the Hub");
-  };
-  if (!IsHash(commit_)) throw refuse("the server named no commit of the revision");
-  BucketTree::Objects objects;
-  next = fmt::format("{}/tree/{}?recursive=true", api_, commit_);
-  for (int page = 0; !next.empty(); ++page) {
-    if (page == kMostPages) throw refuse(fmt::format("it has more than {} pages", kMostPages));
-    if (OriginOf(next) != OriginOf(endpoint_)) throw refuse("it continues on another server");
-    const nlohmann::json entries = GetJson(std::string(next), &next, &bytes);
-    if (!entries.is_array()) throw refuse("the server's answer is not a list");
-    for (const nlohmann::json& entry : entries) Add(entry, &objects);
-  }
-  return objects;
-}
-
-void HubModel::RequireSame(const WebAnswer& answer, const std::string& key,
-                           const ObjectInfo& object) {
-  const std::string etag = answer.response.Header("etag");
-  const std::lock_guard lock(mutex_);
-  const auto [first, is_new] = etags_.emplace(key + "\n" + OriginOf(answer.url), etag);
-  bool is_same = first->second == etag;
-  // A place that was remembered has no answer of the Hub.
-  if (answer.home.status != 0) {
-    const std::string linked = answer.home.Header("x-linked-etag");
-    is_same = is_same && answer.home.Header("x-repo-commit") == commit_ &&
-              PlainETag(linked.empty() ? answer.home.Header("etag") : linked) == object.etag;
-    if (is_same && OriginOf(answer.url) != OriginOf(endpoint_)) places_[key] = answer.url;
-  }
-  if (is_same) return;
-  throw Error(ExitCode::kWorld,
-              fmt::format("`{}/{}` is not the file that was listed", url_.text, key),
-              "run the same command again, and check HF_ENDPOINT if it is set");
-}
-
-std::string HubModel::Read(const std::string& key, const ObjectInfo& object, int64_t offset,
-                           int64_t bytes) {
-  if (bytes == 0) return {};
-  const std::string doing = fmt::format("read `{}/{}`", url_.text, key);
-  std::string place;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = places_.find(key); found != places_.end()) place = found->second;
-  }
-  WebAnswer answer;
-  if (!place.empty()) answer = web_.GetRange(place, doing, offset, bytes, object.size);
-  // The remembered place may have expired.
-  if (!answer.is_range()) {
-    answer =
-        web_.GetRange(fmt::format("{}/{}/resolve/{}/{}", endpoint_, UriEncoded(url_.model, true),
-                                  commit_, UriEncoded(key, true)),
-                      doing, offset, bytes, object.size);
-  }
-  if (!answer.is_range()) Throw(answer, doing);
-  RequireSame(answer, key, object);
-  return std::move(answer.response.body);
-}
 
 }  // namespace
 

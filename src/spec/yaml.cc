@@ -66,15 +66,130 @@ class Builder : public YAML::EventHandler {
       : text_(source, begin), store_(store) {}
 
   const Node* root() const { return root_; }
-  void Report(Diagnostics& diagnostics) const;
-  void Fail(const YAML::ParserException& error);
+  void Report(Diagnostics& diagnostics) const {
+    for (const Problem& problem : problems_) {
+      diagnostics.Error(problem.span, problem.message, problem.hint);
+      if (problem.note_span) diagnostics.Note(*problem.note_span, problem.note);
+    }
+  }
 
-  void OnDocumentStart(const YAML::Mark& mark) override;
+  // Explains yaml-cpp's message. Its mark is often where it gave up, so this looks for the unclosed
+  // bracket or quote.
+  void Fail(const YAML::ParserException& error) {
+    const size_t offset = text_.OffsetOf(std::max(error.mark.pos, 0));
+    const std::string& what = error.msg;
+    if (!open_.empty() && open_.back().flow && what.find("flow not found") != std::string::npos) {
+      FailUnclosed(open_.back(), offset);
+      return;
+    }
+    if (what == YAML::ErrorMsg::FLOW_END) {
+      // The scanner runs ahead of the events, so the bracket may not be in open_ yet.
+      const auto outermost = std::ranges::find_if(open_, [](const Level& l) { return l.flow; });
+      const std::optional<size_t> bracket =
+          text_.FindOpenBracket(outermost == open_.end() ? last_ : outermost->offset, offset);
+      if (bracket) {
+        problems_.push_back(
+            {offset,
+             text_.SpanAt(offset, 1),
+             fmt::format("`{}` cannot close `{}`", text_.At(offset)[0], text_.At(*bracket)[0]),
+             {},
+             text_.SpanAt(*bracket, 1),
+             "opened here"});
+        return;
+      }
+    }
+    if (what == YAML::ErrorMsg::EOF_IN_SCALAR) {
+      if (const std::optional<size_t> quote = text_.FindOpenQuote(last_)) {
+        Add(*quote, text_.SpanAt(*quote, 1), "this quote is never closed");
+        return;
+      }
+    }
+    // A scalar that continued onto this line has the same cause.
+    const size_t line = text_.SpanAt(offset, 1).line;
+    std::erase_if(problems_, [&](const Problem& p) {
+      return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
+             p.message.starts_with("this text continues");
+    });
+    const SyntaxProblem problem = ExplainSyntax(what, text_, offset);
+    Add(offset, problem.span, problem.message, problem.hint);
+  }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (has_document_) {
+      const size_t offset = text_.OffsetOf(mark.pos);
+      if (text_.At(offset).starts_with("---")) {
+        Add(offset, text_.SpanAt(offset, 3), "a second YAML document starts here",
+            "a spec is one document; split the file");
+      } else {
+        Add(offset, text_.LineSpan(offset), "this does not belong to the mapping or list above it",
+            "check the indentation");
+      }
+      throw Stop();
+    }
+    has_document_ = true;
+  }
+
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override;
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override;
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    size_t offset = text_.OffsetOf(mark.pos);
+    const size_t length = text_.NullLength(offset);
+    Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
+    // An empty value gets its key's position.
+    if (length == 0 && !open_.empty() && open_.back().key != nullptr) span = open_.back().key->span;
+    Node* node = NewNode(Node::Kind::kNull, span);
+    SetAnchor(anchor, node, span);
+    Attach(node, offset);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t id) override {
+    const size_t offset = text_.OffsetOf(mark.pos);
+    const Span span = text_.WordSpan(offset);
+    const Anchor& anchor = anchors_[id - 1];
+    if (anchor.node == nullptr) {
+      problems_.push_back({offset,
+                           span,
+                           "this alias is inside the value that it names",
+                           {},
+                           anchor.span,
+                           "the value starts here"});
+      throw Stop();
+    }
+    if (!store_.Count(anchor.node->size)) {
+      Add(offset, span, fmt::format("aliases expand to more than {} values", NodeStore::kMostNodes),
+          "use `repeat` for layers that are alike");
+      throw Stop();
+    }
+    if (open_.size() + anchor.node->height > NodeStore::kDeepest) {
+      Add(offset, span, fmt::format("aliases nest more than {} levels deep", NodeStore::kDeepest));
+      throw Stop();
+    }
+    Attach(anchor.node, offset, true);
+  }
+
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                const std::string& value) override;
+                const std::string& value) override {
+    const size_t begin = text_.OffsetOf(mark.pos);
+    CheckTag(tag, Node::Kind::kScalar, mark);
+    const ScalarPlace place = text_.PlaceScalar(begin, value);
+    Node* node = NewNode(Node::Kind::kScalar, place.span);
+    node->quoted = place.style != ScalarPlace::Style::kPlain || tag == "tag:yaml.org,2002:str";
+    node->verbatim = place.verbatim;
+    node->text = place.verbatim ? place.text : store_.Keep(value);
+    if (place.unterminated) {
+      Add(place.offset, text_.SpanAt(place.offset, 1), "this quote is never closed");
+      throw Stop();
+    }
+    if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
+      Add(place.offset, place.span, "this text continues on the next line",
+          "check the indentation of the next line, or put the text in quotes");
+      // The first line represents the whole scalar.
+      node->text = place.text.substr(0, place.span.length);
+      node->verbatim = true;
+    }
+    SetAnchor(anchor, node, place.span);
+    Attach(node, begin);
+  }
+
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value style) override {
     Open(Node::Kind::kSequence, mark, tag, anchor, style);
@@ -100,16 +215,152 @@ class Builder : public YAML::EventHandler {
     Span span;
   };
 
-  Node* NewNode(Node::Kind kind, Span span);
+  Node* NewNode(Node::Kind kind, Span span) {
+    if (!store_.Count(1)) {
+      Add(0, span, fmt::format("the spec has more than {} values", NodeStore::kMostNodes),
+          "use `repeat` for layers that are alike");
+      throw Stop();
+    }
+    return store_.New(kind, span);
+  }
+
   void Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-            YAML::EmitterStyle::value style);
-  void Close();
-  void Attach(const Node* node, size_t offset, bool is_alias = false);
-  void AttachKey(Level& level, const Node* key, size_t offset, bool is_alias);
-  void DropDuplicates(Node& map);
-  void FailUnclosed(const Level& level, size_t offset);
-  void CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark);
-  void SetAnchor(YAML::anchor_t anchor, const Node* node, Span span);
+            YAML::EmitterStyle::value style) {
+    const size_t offset = text_.OffsetOf(mark.pos);
+    CheckTag(tag, kind, mark);
+    const bool flow = style == YAML::EmitterStyle::Flow;
+    const Span span = text_.CollectionSpan(offset, flow);
+    if (open_.size() >= NodeStore::kDeepest) {
+      Add(offset, span, fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
+      throw Stop();
+    }
+    last_ = std::max(last_, offset);
+    SetAnchor(anchor, nullptr, span);
+    open_.push_back(
+        {.node = NewNode(kind, span), .offset = offset, .flow = flow, .anchor = anchor});
+  }
+
+  void Close() {
+    const Level level = open_.back();
+    open_.pop_back();
+    Node& node = *level.node;
+    if (node.IsMap()) DropDuplicates(node);
+    node.entries.shrink_to_fit();
+    uint64_t size = 1;
+    for (const Node::Entry& entry : node.entries) {
+      size += entry.value->size + (entry.key != nullptr ? 1 : 0);
+      node.Enclose(*entry.value);
+    }
+    node.size = static_cast<uint32_t>(size);  // Count keeps this within kMostNodes
+    SetAnchor(level.anchor, &node, node.span);
+    Attach(&node, level.offset);
+  }
+
+  void Attach(const Node* node, size_t offset, bool is_alias = false) {
+    last_ = std::max(last_, offset);
+    if (open_.empty()) {
+      root_ = node;
+      return;
+    }
+    Level& level = open_.back();
+    if (level.node->IsSequence()) {
+      level.node->entries.push_back({nullptr, node});
+    } else if (level.key == nullptr) {
+      AttachKey(level, node, offset, is_alias);
+    } else {
+      if (level.drop) {
+        level.node->incomplete = true;
+      } else {
+        level.node->entries.push_back({level.key, node});
+      }
+      level.key = nullptr;
+    }
+  }
+
+  void AttachKey(Level& level, const Node* key, size_t offset, bool is_alias) {
+    level.key = key;
+    level.drop = true;
+    if (is_alias) {
+      Add(offset, text_.WordSpan(offset), "a key cannot be an alias", "write the name");
+    } else if (key->IsNull()) {
+      Add(offset, key->span, "a key is missing here", "a key that is called null needs quotes");
+    } else if (!key->IsScalar()) {
+      Add(offset, key->span, fmt::format("a key must be a name, not {}", Describe(*key)));
+    } else if (key->text == "<<" && !key->quoted) {
+      Add(offset, key->span, "merge keys are not supported", "use `include`, or repeat the keys");
+    } else {
+      level.drop = false;
+    }
+  }
+
+  void DropDuplicates(Node& map) {
+    std::unordered_map<std::string_view, const Node*> first;
+    first.reserve(map.entries.size());
+    std::set<std::string_view> twice;
+    std::erase_if(map.entries, [&](const Node::Entry& entry) {
+      const auto [earlier, is_new] = first.try_emplace(entry.key->text, entry.key);
+      if (!is_new) {
+        problems_.push_back({0, entry.key->span,
+                             fmt::format("key {} is given twice", Quote(entry.key->text)),
+                             "remove one of them", earlier->second->span, "first here"});
+        twice.insert(entry.key->text);
+      }
+      return !is_new;
+    });
+    if (twice.empty()) return;
+    // The intended value is unknown. If it is a mapping, the duplicate may be the rest of it.
+    for (Node::Entry& entry : map.entries) {
+      if (twice.count(entry.key->text) == 0) continue;
+      Node* value = store_.New();
+      if (entry.value->IsMap()) {
+        *value = *entry.value;
+        value->incomplete = true;
+      } else {
+        value->span = entry.value->span;
+        value->ambiguous = true;
+      }
+      entry.value = value;
+    }
+  }
+
+  void FailUnclosed(const Level& level, size_t offset) {
+    // The bracket caused the problems found after it.
+    std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
+    const bool map = level.node->IsMap();
+    // A bracket may be inside a word: `[layers.{i}.weight]`, `[widths[i]]`.
+    const std::string_view text = text_.At(0);
+    const size_t inner = text.find_last_of("{[", offset);
+    const bool in_word = inner != text.npos && inner > level.offset &&
+                         text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
+    Add(level.offset, text_.SpanAt(level.offset, 1),
+        fmt::format("`{}` is never closed", map ? '{' : '['),
+        in_word ? fmt::format("text that contains `{}` needs quotes here", text[inner])
+                : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
+                              text_.SpanAt(offset, 1).line));
+  }
+
+  void CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark) {
+    // "?" is a plain node, "!" a quoted one or an explicit `!`.
+    if (tag.empty() || tag == "?" || tag == "!") return;
+    constexpr std::string_view kCore = "tag:yaml.org,2002:";
+    if (tag.starts_with(kCore)) {
+      const std::string_view name = std::string_view(tag).substr(kCore.size());
+      const bool fits = kind == Node::Kind::kMap ? name == "map"
+                        : kind == Node::Kind::kSequence
+                            ? name == "seq"
+                            : name == "str" || name == "int" || name == "float";
+      if (fits) return;
+    }
+    const size_t offset = text_.OffsetOf(mark.pos);
+    Add(offset, text_.TagSpan(offset), "YAML tags are not allowed in a spec", "remove the tag");
+  }
+
+  void SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
+    if (anchor == 0) return;
+    if (anchors_.size() < anchor) anchors_.resize(anchor);
+    anchors_[anchor - 1] = {node, span};
+  }
+
   void Add(size_t offset, Span span, std::string message, std::string hint = {}) {
     problems_.push_back({offset, span, std::move(message), std::move(hint), {}, {}});
   }
@@ -123,274 +374,6 @@ class Builder : public YAML::EventHandler {
   std::vector<Anchor> anchors_;
   std::vector<Problem> problems_;
 };
-
-Node* Builder::NewNode(Node::Kind kind, Span span) {
-  if (!store_.Count(1)) {
-    Add(0, span, fmt::format("the spec has more than {} values", NodeStore::kMostNodes),
-        "use `repeat` for layers that are alike");
-    throw Stop();
-  }
-  return store_.New(kind, span);
-}
-
-void Builder::OnDocumentStart(const YAML::Mark& mark) {
-  if (has_document_) {
-    const size_t offset = text_.OffsetOf(mark.pos);
-    if (text_.At(offset).starts_with("---")) {
-      Add(offset, text_.SpanAt(offset, 3), "a second YAML document starts here",
-          "a spec is one document; split the file");
-    } else {
-      Add(offset, text_.LineSpan(offset), "this does not belong to the mapping or list above it",
-          "check the indentation");
-    }
-    throw Stop();
-  }
-  has_document_ = true;
-}
-
-void Builder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
-  size_t offset = text_.OffsetOf(mark.pos);
-  const size_t length = text_.NullLength(offset);
-  Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
-  // An empty value gets its key's position.
-  if (length == 0 && !open_.empty() && open_.back().key != nullptr) span = open_.back().key->span;
-  Node* node = NewNode(Node::Kind::kNull, span);
-  SetAnchor(anchor, node, span);
-  Attach(node, offset);
-}
-
-void Builder::OnAlias(const YAML::Mark& mark, YAML::anchor_t id) {
-  const size_t offset = text_.OffsetOf(mark.pos);
-  const Span span = text_.WordSpan(offset);
-  const Anchor& anchor = anchors_[id - 1];
-  if (anchor.node == nullptr) {
-    problems_.push_back({offset,
-                         span,
-                         "this alias is inside the value that it names",
-                         {},
-                         anchor.span,
-                         "the value starts here"});
-    throw Stop();
-  }
-  if (!store_.Count(anchor.node->size)) {
-    Add(offset, span, fmt::format("aliases expand to more than {} values", NodeStore::kMostNodes),
-        "use `repeat` for layers that are alike");
-    throw Stop();
-  }
-  if (open_.size() + anchor.node->height > NodeStore::kDeepest) {
-    Add(offset, span, fmt::format("aliases nest more than {} levels deep", NodeStore::kDeepest));
-    throw Stop();
-  }
-  Attach(anchor.node, offset, true);
-}
-
-void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       const std::string& value) {
-  const size_t begin = text_.OffsetOf(mark.pos);
-  CheckTag(tag, Node::Kind::kScalar, mark);
-  const ScalarPlace place = text_.PlaceScalar(begin, value);
-  Node* node = NewNode(Node::Kind::kScalar, place.span);
-  node->quoted = place.style != ScalarPlace::Style::kPlain || tag == "tag:yaml.org,2002:str";
-  node->verbatim = place.verbatim;
-  node->text = place.verbatim ? place.text : store_.Keep(value);
-  if (place.unterminated) {
-    Add(place.offset, text_.SpanAt(place.offset, 1), "this quote is never closed");
-    throw Stop();
-  }
-  if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
-    Add(place.offset, place.span, "this text continues on the next line",
-        "check the indentation of the next line, or put the text in quotes");
-    // The first line represents the whole scalar.
-    node->text = place.text.substr(0, place.span.length);
-    node->verbatim = true;
-  }
-  SetAnchor(anchor, node, place.span);
-  Attach(node, begin);
-}
-
-void Builder::Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
-                   YAML::anchor_t anchor, YAML::EmitterStyle::value style) {
-  const size_t offset = text_.OffsetOf(mark.pos);
-  CheckTag(tag, kind, mark);
-  const bool flow = style == YAML::EmitterStyle::Flow;
-  const Span span = text_.CollectionSpan(offset, flow);
-  if (open_.size() >= NodeStore::kDeepest) {
-    Add(offset, span, fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
-    throw Stop();
-  }
-  last_ = std::max(last_, offset);
-  SetAnchor(anchor, nullptr, span);
-  open_.push_back({.node = NewNode(kind, span), .offset = offset, .flow = flow, .anchor = anchor});
-}
-
-void Builder::Close() {
-  const Level level = open_.back();
-  open_.pop_back();
-  Node& node = *level.node;
-  if (node.IsMap()) DropDuplicates(node);
-  node.entries.shrink_to_fit();
-  uint64_t size = 1;
-  for (const Node::Entry& entry : node.entries) {
-    size += entry.value->size + (entry.key != nullptr ? 1 : 0);
-    node.Enclose(*entry.value);
-  }
-  node.size = static_cast<uint32_t>(size);  // Count keeps this within kMostNodes
-  SetAnchor(level.anchor, &node, node.span);
-  Attach(&node, level.offset);
-}
-
-void Builder::Attach(const Node* node, size_t offset, bool is_alias) {
-  last_ = std::max(last_, offset);
-  if (open_.empty()) {
-    root_ = node;
-    return;
-  }
-  Level& level = open_.back();
-  if (level.node->IsSequence()) {
-    level.node->entries.push_back({nullptr, node});
-  } else if (level.key == nullptr) {
-    AttachKey(level, node, offset, is_alias);
-  } else {
-    if (level.drop) {
-      level.node->incomplete = true;
-    } else {
-      level.node->entries.push_back({level.key, node});
-    }
-    level.key = nullptr;
-  }
-}
-
-void Builder::AttachKey(Level& level, const Node* key, size_t offset, bool is_alias) {
-  level.key = key;
-  level.drop = true;
-  if (is_alias) {
-    Add(offset, text_.WordSpan(offset), "a key cannot be an alias", "write the name");
-  } else if (key->IsNull()) {
-    Add(offset, key->span, "a key is missing here", "a key that is called null needs quotes");
-  } else if (!key->IsScalar()) {
-    Add(offset, key->span, fmt::format("a key must be a name, not {}", Describe(*key)));
-  } else if (key->text == "<<" && !key->quoted) {
-    Add(offset, key->span, "merge keys are not supported", "use `include`, or repeat the keys");
-  } else {
-    level.drop = false;
-  }
-}
-
-void Builder::DropDuplicates(Node& map) {
-  std::unordered_map<std::string_view, const Node*> first;
-  first.reserve(map.entries.size());
-  std::set<std::string_view> twice;
-  std::erase_if(map.entries, [&](const Node::Entry& entry) {
-    const auto [earlier, is_new] = first.try_emplace(entry.key->text, entry.key);
-    if (!is_new) {
-      problems_.push_back({0, entry.key->span,
-                           fmt::format("key {} is given twice", Quote(entry.key->text)),
-                           "remove one of them", earlier->second->span, "first here"});
-      twice.insert(entry.key->text);
-    }
-    return !is_new;
-  });
-  if (twice.empty()) return;
-  // The intended value is unknown. If it is a mapping, the duplicate may be the rest of it.
-  for (Node::Entry& entry : map.entries) {
-    if (twice.count(entry.key->text) == 0) continue;
-    Node* value = store_.New();
-    if (entry.value->IsMap()) {
-      *value = *entry.value;
-      value->incomplete = true;
-    } else {
-      value->span = entry.value->span;
-      value->ambiguous = true;
-    }
-    entry.value = value;
-  }
-}
-
-void Builder::CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark) {
-  // "?" is a plain node, "!" a quoted one or an explicit `!`.
-  if (tag.empty() || tag == "?" || tag == "!") return;
-  constexpr std::string_view kCore = "tag:yaml.org,2002:";
-  if (tag.starts_with(kCore)) {
-    const std::string_view name = std::string_view(tag).substr(kCore.size());
-    const bool fits = kind == Node::Kind::kMap ? name == "map"
-                      : kind == Node::Kind::kSequence
-                          ? name == "seq"
-                          : name == "str" || name == "int" || name == "float";
-    if (fits) return;
-  }
-  const size_t offset = text_.OffsetOf(mark.pos);
-  Add(offset, text_.TagSpan(offset), "YAML tags are not allowed in a spec", "remove the tag");
-}
-
-void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
-  if (anchor == 0) return;
-  if (anchors_.size() < anchor) anchors_.resize(anchor);
-  anchors_[anchor - 1] = {node, span};
-}
-
-void Builder::FailUnclosed(const Level& level, size_t offset) {
-  // The bracket caused the problems found after it.
-  std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
-  const bool map = level.node->IsMap();
-  // A bracket may be inside a word: `[layers.{i}.weight]`, `[widths[i]]`.
-  const std::string_view text = text_.At(0);
-  const size_t inner = text.find_last_of("{[", offset);
-  const bool in_word = inner != text.npos && inner > level.offset &&
-                       text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
-  Add(level.offset, text_.SpanAt(level.offset, 1),
-      fmt::format("`{}` is never closed", map ? '{' : '['),
-      in_word ? fmt::format("text that contains `{}` needs quotes here", text[inner])
-              : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
-                            text_.SpanAt(offset, 1).line));
-}
-
-// Explains yaml-cpp's message. Its mark is often where it gave up, so this looks for the unclosed
-// bracket or quote.
-void Builder::Fail(const YAML::ParserException& error) {
-  const size_t offset = text_.OffsetOf(std::max(error.mark.pos, 0));
-  const std::string& what = error.msg;
-  if (!open_.empty() && open_.back().flow && what.find("flow not found") != std::string::npos) {
-    FailUnclosed(open_.back(), offset);
-    return;
-  }
-  if (what == YAML::ErrorMsg::FLOW_END) {
-    // The scanner runs ahead of the events, so the bracket may not be in open_ yet.
-    const auto outermost = std::ranges::find_if(open_, [](const Level& l) { return l.flow; });
-    const std::optional<size_t> bracket =
-        text_.FindOpenBracket(outermost == open_.end() ? last_ : outermost->offset, offset);
-    if (bracket) {
-      problems_.push_back(
-          {offset,
-           text_.SpanAt(offset, 1),
-           fmt::format("`{}` cannot close `{}`", text_.At(offset)[0], text_.At(*bracket)[0]),
-           {},
-           text_.SpanAt(*bracket, 1),
-           "opened here"});
-      return;
-    }
-  }
-  if (what == YAML::ErrorMsg::EOF_IN_SCALAR) {
-    if (const std::optional<size_t> quote = text_.FindOpenQuote(last_)) {
-      Add(*quote, text_.SpanAt(*quote, 1), "this quote is never closed");
-      return;
-    }
-  }
-  // A scalar that continued onto this line has the same cause.
-  const size_t line = text_.SpanAt(offset, 1).line;
-  std::erase_if(problems_, [&](const Problem& p) {
-    return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
-           p.message.starts_with("this text continues");
-  });
-  const SyntaxProblem problem = ExplainSyntax(what, text_, offset);
-  Add(offset, problem.span, problem.message, problem.hint);
-}
-
-void Builder::Report(Diagnostics& diagnostics) const {
-  for (const Problem& problem : problems_) {
-    diagnostics.Error(problem.span, problem.message, problem.hint);
-    if (problem.note_span) diagnostics.Note(*problem.note_span, problem.note);
-  }
-}
 
 // yaml-cpp keeps the tokens of a whole line, about 100 bytes each, until it knows that none of them
 // is a key.
