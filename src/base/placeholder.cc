@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace shardinit {
 namespace {
 
@@ -33,11 +35,7 @@ const Placeholder* FindPlaceholder(std::string_view head) {
   if (head.starts_with(kMark)) head.remove_prefix(kMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   for (const auto& row : kBegins) {
-    const bool begins =
-        head.size() >= row.begin.size() &&
-        std::equal(row.begin.begin(), row.begin.end(), head.begin(),
-                   [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
-    if (begins) return row.kind;
+    if (Lower(head.substr(0, row.begin.size())) == row.begin) return row.kind;
   }
   return nullptr;
 }

@@ -67,12 +67,6 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"shardy", "sdy"},
 };
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return lower;
-}
-
 // Returns the candidate that differs only in case, or that means the same; empty if none matches.
 std::string SameWord(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string lower = Lower(name);

@@ -147,6 +147,12 @@ std::string Quote(std::string_view text) {
   return fmt::format("`{}…{}`", Escape(text.substr(0, head)), Escape(text.substr(tail)));
 }
 
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
 std::optional<int64_t> SizeInBytes(std::string_view text) {
   int64_t bytes = 0;
   const char* last = text.data() + text.size();

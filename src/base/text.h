@@ -39,6 +39,14 @@ std::string Escape(std::string_view text);
 // Puts text in backticks for messages, and shortens long text in the middle.
 std::string Quote(std::string_view text);
 
+// Returns whether a character is an ASCII letter or digit.
+constexpr bool IsAlphanumeric(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// Returns a text with its ASCII letters in lower case.
+std::string Lower(std::string_view text);
+
 // Parses `80`, `80G`, `80GiB` (powers of 1024) or `80GB` (powers of 1000) as bytes.
 std::optional<int64_t> SizeInBytes(std::string_view text);
 

@@ -21,6 +21,7 @@
 #include "base/interrupt.h"
 #include "base/parse_number.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "bucket/profile.h"
 #undef curl_easy_setopt
 #undef curl_easy_getinfo

@@ -173,13 +173,6 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\v\f\r\n") + 1 - begin);
 }
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower;
-}
-
 bool IsTrue(std::string_view setting) { return Lower(setting) == "true"; }
 
 std::string Profile::Get(const std::string& key) const {

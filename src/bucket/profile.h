@@ -20,8 +20,6 @@ std::string ExpandedPath(const std::string& given);
 
 // Returns a text without spaces at its ends.
 std::string_view Trimmed(std::string_view text);
-// Returns a text with its ASCII letters in lower case.
-std::string Lower(std::string_view text);
 
 // Returns whether a setting is `true`, in any case.
 bool IsTrue(std::string_view setting);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace shardinit {
 namespace {
 
@@ -44,8 +46,7 @@ std::string Request::url() const {
 std::string UriEncoded(std::string_view text, bool keeps_slashes) {
   std::string encoded;
   for (const char c : text) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                          (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~' ||
+    const bool is_plain = IsAlphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '~' ||
                           (c == '/' && keeps_slashes);
     encoded += is_plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }

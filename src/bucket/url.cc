@@ -10,10 +10,7 @@
 namespace shardinit {
 namespace {
 
-bool IsInBucketName(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_' ||
-         (c >= 'A' && c <= 'Z');
-}
+bool IsInBucketName(char c) { return IsAlphanumeric(c) || c == '.' || c == '-' || c == '_'; }
 
 }  // namespace
 

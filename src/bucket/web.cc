@@ -60,8 +60,7 @@ void RequireWebUrl(const std::string& url, const std::string& origin, const std:
   const bool is_encrypted = server.starts_with("https://");
   const std::string host = server.substr(std::min(server.find("://") + 3, server.size()));
   const auto is_in_host = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-._:[]").find(c) != std::string_view::npos;
+    return IsAlphanumeric(c) || std::string_view("-._:[]").find(c) != std::string_view::npos;
   };
   // libcurl and this function must see the same host.
   const bool is_plain =

@@ -31,8 +31,7 @@ bool IsPlainInYaml(char32_t code) {
 }
 
 bool IsPlainInShell(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
+  return IsAlphanumeric(c) || std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
 }
 
 }  // namespace

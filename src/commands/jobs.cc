@@ -125,9 +125,7 @@ void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
 // Returns the environment variables of the containers.
 std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
                                                const JobEngine& engine) {
-  const auto is_in_name = [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  };
+  const auto is_in_name = [](char c) { return IsAlphanumeric(c) || c == '_'; };
   std::map<std::string, std::string> variables;
   for (const std::string& text : options.env) {
     const size_t equal = text.find('=');
@@ -193,8 +191,7 @@ std::string JobNameOf(const JobsOptions& options, const std::string& model) {
   }
   name = "shardinit";
   bool is_apart = true;
-  for (char c : model) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  for (const char c : Lower(model)) {
     if (!is_plain(c) || c == '-') {
       is_apart = true;
       continue;

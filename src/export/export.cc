@@ -54,17 +54,12 @@ constexpr std::string_view kSigns[] = {
     "ranks",
 };
 
-std::string InLowerCase(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
-
 // Rejects a tensor with the name of another file of the export, or of a file that readers look for:
 // some formats have a folder or a file for each tensor.
 void RequireNamesApart(const std::vector<FileLayout>& files) {
   std::set<std::string> names = {kExportName, kExportNotes};
   for (const FileLayout& file : files) {
-    if (file.boxes.empty()) names.insert(InLowerCase(file.path));
+    if (file.boxes.empty()) names.insert(Lower(file.path));
   }
   std::string_view before;  // the folder of a tensor may have millions of files
   for (const FileLayout& file : files) {
@@ -72,7 +67,7 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
     const std::string_view stored = std::string_view(file.path).substr(0, file.path.find('/'));
     if (stored == before) continue;
     before = stored;
-    const std::string folder = InLowerCase(std::string(stored));
+    const std::string folder = Lower(stored);
     const bool is_of_format = names.contains(folder);
     const bool is_sign =
         stored.size() < file.path.size() && std::ranges::any_of(kSigns, [&](auto pattern) {

@@ -1,6 +1,6 @@
 // Applies blocks of reflections to a panel of columns, for one instruction set. A vector contains
-// one row of as many columns as it has lanes. So each lane performs the same operations as
-// rng/orthogonal.cc does for one column.
+// one row of as many columns as it has lanes. So each lane performs the same operations as the
+// reference in orthogonal_test.cc does for one column.
 //
 // For each 2 x 8 multiplications and additions of a row, a group of columns (one vector wide) and a
 // block's vectors are read twice from the L2 cache. This keeps a processor busy that does one

@@ -231,10 +231,7 @@ bool IsUtf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
-    std::string locale = value;
-    std::transform(locale.begin(), locale.end(), locale.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    });
+    const std::string locale = Lower(value);
     return locale.find("utf-8") != locale.npos || locale.find("utf8") != locale.npos;
   }
   return false;

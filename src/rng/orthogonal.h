@@ -16,9 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
-
-#include "rng/stream.h"
 
 namespace shardinit {
 
@@ -54,9 +51,5 @@ ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, fl
 
 // Returns a product, such as an element of Q times a gain, as f32, or 0 if it is subnormal.
 float RoundProduct(double a, double b);
-
-// Generates the whole matrix, rows >= columns, row-major. This is the readable reference.
-std::vector<float> OrthogonalMatrix(const Stream& stream, int64_t rows, int64_t columns,
-                                    double gain);
 
 }  // namespace shardinit

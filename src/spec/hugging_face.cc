@@ -38,10 +38,8 @@ std::string CaptureHint(const Node& config) {
 bool IsNearMiss(std::string_view key, std::string_view field) {
   constexpr size_t kLong = 12;
   const auto plain = [](std::string_view name) {
-    std::string letters;
-    for (const char c : name) {
-      if (c != '_' && c != '-') letters += static_cast<char>(std::tolower(c));
-    }
+    std::string letters = Lower(name);
+    std::erase_if(letters, [](char c) { return c == '_' || c == '-'; });
     return letters;
   };
   const size_t slips = field.size() < kLong ? 1 : 2;

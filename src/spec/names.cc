@@ -12,7 +12,7 @@ namespace shardinit {
 namespace {
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool IsWordCharacter(char c) { return IsLetter(c) || (c >= '0' && c <= '9') || c == '_'; }
+bool IsWordCharacter(char c) { return IsAlphanumeric(c) || c == '_'; }
 
 struct BadName {
   std::string message, hint;

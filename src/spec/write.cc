@@ -18,8 +18,7 @@ bool IsWord(std::string_view text) {
   const auto is = [](std::string_view letters) {
     return [letters](char c) { return std::isalnum(c) != 0 || letters.find(c) != letters.npos; };
   };
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(c));
+  const std::string lower = Lower(text);
   const bool is_other = lower == "true" || lower == "false" || lower == "null" || lower == "yes" ||
                         lower == "no" || lower == "on" || lower == "off";
   return !text.empty() && !is_other && (std::isalpha(text[0]) != 0 || text[0] == '<') &&

@@ -9,10 +9,7 @@ namespace {
 
 constexpr int kDeepestPython = 16;
 
-bool IsNameCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '.';
-}
+bool IsNameCharacter(char c) { return IsAlphanumeric(c) || c == '_' || c == '.'; }
 
 class PythonParser {
  public:
