@@ -8,11 +8,90 @@
 #include "commands/graph_tensors.h"
 #include "commands/options.h"
 #include "graph/outline.h"
-#include "report/graphviz.h"
 #include "report/text.h"
 
 namespace shardinit {
 namespace {
+
+// The lines of a label in a drawing, which may be any text.
+using Label = std::vector<std::string>;
+
+// Writes the lines of a label as one Graphviz string.
+std::string InQuotes(const Label& lines) {
+  std::string text;
+  for (const std::string& line : lines) {
+    if (!text.empty()) text += "\\n";
+    for (const char c : line) {
+      if (c == '"' || c == '\\') text += '\\';
+      text += c;
+    }
+  }
+  return fmt::format("\"{}\"", text);
+}
+
+std::string NodeText(int64_t node, const Label& label, std::string_view shape) {
+  return fmt::format("n{} [label={}{}{}];", node, InQuotes(label),
+                     shape.empty() ? "" : ", shape=", shape);
+}
+
+// Writes drawings in Graphviz's language: boxes, clusters of boxes, and arrows between boxes.
+class Graphviz {
+ public:
+  Graphviz(const std::string& name, const std::string& title)
+      : out_(fmt::format("digraph {} {{\n", InQuotes({name}))) {
+    AddLine(fmt::format("graph [label={}, labelloc=t, rankdir=LR, fontname=\"sans-serif\"];",
+                        InQuotes({title})));
+    AddLine("node [shape=box, fontname=\"sans-serif\", fontsize=10];");
+    AddLine("edge [fontname=\"sans-serif\", fontsize=9];");
+  }
+
+  // Nodes and clusters added before EndCluster() are inside the cluster.
+  void BeginCluster(const Label& label) {
+    AddLine(fmt::format("subgraph cluster_{} {{", ++clusters_));
+    ++level_;
+    AddLine(fmt::format("label={};", InQuotes(label)));
+  }
+
+  void EndCluster() {
+    --level_;
+    AddLine("}");
+  }
+
+  // Returns the node's number. The node is a box, unless `shape` names another Graphviz shape.
+  int64_t Node(const Label& label, std::string_view shape = {}) {
+    AddLine(NodeText(++nodes_, label, shape));
+    return nodes_;
+  }
+
+  // Adds a node outside all clusters.
+  int64_t OuterNode(const Label& label, std::string_view shape) {
+    outer_nodes_.push_back(NodeText(++nodes_, label, shape));
+    return nodes_;
+  }
+
+  // Draws equal arrows only once.
+  void Arrow(int64_t from, int64_t to, const std::string& label) {
+    arrows_.emplace(from, to, label);
+  }
+
+  std::string Finish() {
+    for (const std::string& node : outer_nodes_) AddLine(node);
+    for (const auto& [from, to, label] : arrows_) {
+      AddLine(fmt::format("n{} -> n{}{};", from, to,
+                          label.empty() ? "" : fmt::format(" [label={}]", InQuotes({label}))));
+    }
+    return out_ + "}\n";
+  }
+
+ private:
+  void AddLine(std::string_view text) { out_.append(2 * level_, ' ').append(text).append(1, '\n'); }
+
+  std::string out_;
+  std::vector<std::string> outer_nodes_;
+  std::set<std::tuple<int64_t, int64_t, std::string>> arrows_;
+  size_t level_ = 1;
+  int64_t nodes_ = 0, clusters_ = 0;
+};
 
 struct GraphOptions {
   explicit GraphOptions(CLI::App& app) {

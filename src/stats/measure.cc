@@ -10,12 +10,83 @@
 #include "base/parallel.h"
 #include "generate/fill.h"
 #include "graph/stored/view.h"
-#include "stats/zero_rows.h"
+#include "tensor/dtype.h"
 #include "tensor/encode.h"
 #include "tensor/numbers.h"
 
 namespace shardinit {
 namespace {
+
+// Counts the rows of a matrix that are zeros, in blocks that threads read separately. In a trained
+// model, such rows were never changed or were lost. A block is consecutive elements, whose rows of
+// `length` begin at multiples of it.
+class ZeroRows {
+ public:
+  // If `length` is 0, no rows are counted.
+  ZeroRows(DType dtype, int64_t length, int64_t first)
+      : dtype_(dtype), length_(length), at_(first) {}
+
+  // Adds the next elements.
+  void Add(const uint8_t* elements, int64_t count) {
+    while (length_ > 0 && count > 0) {
+      const int64_t within = at_ % length_;
+      if (within == 0) {
+        has_begun_ = true;
+        open_ = true;
+      }
+      const int64_t part = std::min(count, length_ - within);
+      open_ = open_ && AreZeros(elements, part);
+      if (!has_begun_) head_ = open_;
+      if (within + part == length_ && has_begun_ && open_) ++count_;
+      elements += part * NumberBytes(dtype_);
+      count -= part;
+      at_ += part;
+    }
+  }
+
+  // Adds the elements of the block after this one.
+  void Append(const ZeroRows& next) {
+    if (length_ == 0) return;
+    // The row that is open here continues in the head of `next`.
+    const int64_t within = at_ % length_;
+    if (within > 0) {
+      open_ = open_ && next.head_;
+      const bool ends = next.has_begun_ || next.at_ % length_ == 0;
+      if (ends && open_) ++count_;
+    }
+    count_ += next.count_;
+    if (next.has_begun_) open_ = next.open_;
+    at_ = next.at_;
+  }
+
+  int64_t count() const { return count_; }
+
+ private:
+  bool AreZeros(const uint8_t* elements, int64_t count) const {
+    if (dtype_ == DType::f8e8m0) return false;  // It has no zero.
+    const DTypeInfo& info = InfoOf(dtype_);
+    const int bytes = NumberBytes(dtype_);
+    // -0 is also zero.
+    const int sign = info.numbers > 1  ? 1 << (info.exponent_bits + info.mantissa_bits)
+                     : info.is_float() ? 0x80
+                                       : 0x100;
+    for (int64_t i = 0; i < count; ++i, elements += bytes) {
+      for (int b = 0; b + 1 < bytes; ++b) {
+        if (elements[b] != 0) return false;
+      }
+      if ((elements[bytes - 1] & (sign - 1)) != 0) return false;
+    }
+    return true;
+  }
+
+  DType dtype_;
+  int64_t length_;
+  int64_t at_;              // the place of the next element
+  int64_t count_ = 0;       // rows of zeros that began and ended here
+  bool head_ = true;        // whether the rest of a row that began before is zeros
+  bool has_begun_ = false;  // whether a row has begun here
+  bool open_ = true;        // whether the part here of the row at `at_` is zeros
+};
 
 // The order of sums follows from these, so neither depends on threads or memory.
 constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time

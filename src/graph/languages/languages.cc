@@ -118,8 +118,7 @@ LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   // Already reported: it is not clear which one is intended.
   if (spec.has_rules && spec.sharding) return stack;
   if (spec.has_rules) {
-    stack.languages.push_back(
-        std::make_unique<RuleLanguage>(building, mesh, spec.rules, spec.wrong.Has("rules")));
+    stack.languages.push_back(Rules(building, mesh, spec.rules, spec.wrong.Has("rules")));
   }
   if (!spec.sharding) return stack;
   stack.context = std::make_shared<LanguageContext>(building, mesh);
