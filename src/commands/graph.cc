@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <set>
+#include <string_view>
+#include <tuple>
+
 #include "base/colour.h"
 #include "base/json.h"
 #include "base/result_file.h"
