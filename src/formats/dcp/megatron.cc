@@ -17,10 +17,7 @@ std::string_view ModuleOf(std::string_view path) {
   constexpr std::string_view kWeight = ".weight";
   if (!path.starts_with("decoder.layers.") || !path.ends_with(kWeight)) return {};
   path.remove_suffix(kWeight.size());
-  for (const std::string_view name : {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}) {
-    if (path.ends_with(name)) return path;
-  }
-  return {};
+  return path.substr(path.rfind('.') + 1).starts_with("linear_") ? path : std::string_view();
 }
 
 // Adds a state for each matrix in the tensor, which stacks them by layer, or by layer and expert.
