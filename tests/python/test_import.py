@@ -148,7 +148,7 @@ def forms_of(spec):
 
 def test_every_imported_family_is_tested():
     files = {path.stem for path in (ROOT / "configs/huggingface").glob("*.yaml")}
-    assert files - {"_all"} == set(FAMILIES)
+    assert files - {"_all", "kimi_k2"} == set(FAMILIES)  # test_kimi_k2_is_the_deepseek_v3_of_transformers
 
 
 @pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
@@ -398,6 +398,42 @@ PUBLISHED = {
         "label2id": {f"label, {i}": i for i in range(1000)}, "layer_norm_eps": 1e-12, "model_type": "vit",
         "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": 16, "qkv_bias": True},
 }
+
+
+# The config.json of Kimi-K2-Instruct. Its code is DeepSeek's, and Transformers has no model of this type.
+KIMI_K2 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "aux_loss_alpha": 0.001,
+    "bos_token_id": 163584, "eos_token_id": 163585, "first_k_dense_replace": 1, "hidden_act": "silu",
+    "hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "max_position_embeddings": 131072, "model_type": "kimi_k2", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+    "n_group": 1, "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 64,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 64, "num_nextn_predict_layers": 0,
+    "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                     "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 50000.0, "routed_scaling_factor": 2.827, "scoring_func": "sigmoid", "seq_aux": True,
+    "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+    "transformers_version": "4.48.3", "use_cache": True, "v_head_dim": 128, "vocab_size": 163840}
+
+
+@pytest.mark.parametrize("given", [KIMI_K2, {"model_type": "kimi_k2", "vocab_size": 500},
+                                   {**KIMI_K2, **FAMILIES["deepseek_v3"][1], "q_lora_rank": None}],
+                         ids=["released", "defaults", "tiny"])
+def test_kimi_k2_is_the_deepseek_v3_of_transformers(given, tmp_path):
+    path, other = tmp_path / "config.json", tmp_path / "deepseek.json"
+    path.write_text(json.dumps(given))
+    other.write_text(json.dumps({**given, "model_type": "deepseek_v3"}))
+    config = transformers.DeepseekV3Config.from_json_file(other)
+    config.architectures = ["DeepseekV3ForCausalLM"]
+    with torch.device("meta"):
+        wanted = forms_of_tensors(construct_tensors(config, 0))
+    with shardinit.open_spec(path) as spec:
+        assert forms_of(spec) == wanted
+    for layout in "hub", "torch_dist":
+        assert run_json("plan", path, "--layout", layout)["parameters"] == run_json("plan", other)["parameters"]
+    if given.get("hidden_size", 7168) < 100:
+        assert run_ok("digest", path).stdout == run_ok("digest", other).stdout
 
 
 def preset(name, folder):
