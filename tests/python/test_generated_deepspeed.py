@@ -87,12 +87,15 @@ def test_universal_checkpoints_equal_the_run_that_they_are_from(runs, tmp_path):
         run, case = next((run, case) for run, case in runs if case["stage"] == stage)
         universal = tmp_path / f"universal-{stage}"
         to_universal(run / "step-2", universal)
-        if stage == 3:
-            result = run_tool("digest", universal)
-            assert result.returncode == 5 and "from stage 3" in result.stderr
-            continue
         assert_same(read(universal, tmp_path / "out"), wanted_of(run, case))
-        torch.save({"param": torch.ones(2, 2)}, next((universal / "zero").glob("layers.*")) / "fp32.pt")
+        changed = torch.ones(2, 2) if stage == 3 else {"param": torch.ones(2, 2)}
+        torch.save(changed, next((universal / "zero").glob("layers.*")) / "fp32.pt")
+        assert run_tool("digest", universal).returncode == 5
+        shutil.copytree(universal, tmp_path / f"older-{stage}")
+        for path in (tmp_path / f"older-{stage}").glob("*_model_states.pt"):
+            path.unlink()
+        result = run_tool("digest", tmp_path / f"older-{stage}")
+        assert result.returncode == 5 and "which have the shapes of tensors" in result.stderr
         shutil.rmtree(universal / "zero/up.weight")
         assert run_tool("digest", universal).returncode != 0
 
@@ -149,7 +152,7 @@ def test_changed_files_are_refused_or_give_what_deepspeed_reads(runs, tmp_path, 
 
 @pytest.mark.parametrize("damage, says", [
     ("lost", "has files of"), ("cut", "cannot read"), ("tensor-parallel", "`mp_rank_01_model_states.pt` is of tensor"),
-    ("experts", "is of tensor, pipeline or expert"), ("two", "or of another run"), ("no model", "model_states.pt"),
+    ("experts", "it has 1 files of experts instead of 0"), ("two", "or of another run"), ("no model", "model_states.pt"),
     ("no optimizer", "it has no files `*_optim_states.pt`"), ("no latest", "`latest` does not name a folder")])
 def test_incomplete_runs_are_refused(runs, tmp_path, damage, says):
     for run, case in runs[1:4]:

@@ -79,3 +79,77 @@ def save_all(cases, root):
         os.makedirs(folder, exist_ok=True)
         save(case, folder, "step-2")
         dist.barrier()
+
+
+class Experts(nn.Module):
+    """Has layers with their own degrees of expert parallelism."""
+
+    def __init__(self, width, experts, degrees, freezes):
+        from deepspeed.moe.layer import MoE
+
+        super().__init__()
+        self.up = nn.Linear(width, width)
+        self.layers = nn.ModuleList(MoE(width, nn.Linear(width, width), num_experts=experts, ep_size=degree, k=1,
+                                        min_capacity=4, use_residual=i == 1) for i, degree in enumerate(degrees))
+        if freezes:
+            self.layers[0].deepspeed_moe.experts.deepspeed_experts[0].bias.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.up(x)
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        return x.float().pow(2).mean()
+
+
+def whole_name(model, name):
+    """Returns a parameter's name in the model of all ranks."""
+    from deepspeed.moe.layer import MoE
+    from deepspeed.utils import groups
+
+    between = ".deepspeed_moe.experts.deepspeed_experts."
+    layer, found, expert = name.partition(between)
+    if not found:
+        return name
+    module = model.get_submodule(layer)
+    assert isinstance(module, MoE)
+    number, dot, end = expert.partition(".")
+    rank = groups._get_expert_parallel_rank(module.expert_group_name)
+    return f"{layer}{between}{rank * module.num_local_experts + int(number)}{dot}{end}"
+
+
+def save_experts(cases, root):
+    """Trains models with experts, and saves checkpoints and the parameters that DeepSpeed gathers itself."""
+    deepspeed = start()
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    from deepspeed.utils import groups, safe_get_full_fp32_param
+
+    for i, case in enumerate(cases):
+        for known in (groups._EXPERT_PARALLEL_GROUP, groups._EXPERT_DATA_PARALLEL_GROUP,
+                      groups._EXPERT_PARALLEL_GROUP_RANKS, groups._EXPERT_DATA_PARALLEL_GROUP_RANKS):
+            known.clear()
+        torch.manual_seed(dist.get_rank())
+        dtype = torch.bfloat16 if case["bf16"] else torch.float32
+        model = Experts(*case["model"]).to(dtype)
+        config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": case["bf16"]},
+                  "use_data_before_expert_parallelism": case["data first"],
+                  "zero_optimization": {"stage": case["stage"]}}
+        parameters = split_params_into_different_moe_groups_for_optimizer(
+            [{"params": [p for p in model.parameters() if p.requires_grad], "name": "all"}],
+            max_group_size=case["group"])
+        engine, *_ = deepspeed.initialize(model=model, config=config,
+                                          optimizer=torch.optim.AdamW(parameters, lr=0.01))
+        for step in range(2):
+            torch.manual_seed(100 * step + dist.get_rank())
+            loss = engine(torch.randn(8, case["model"][0]).to(dtype))
+            engine.backward(loss)
+            engine.step()
+        folder = os.path.join(root, str(i))
+        engine.save_checkpoint(folder, tag="step-2")
+        wanted = {}
+        for name, parameter in model.named_parameters():
+            is_trained = case["stage"] and parameter.requires_grad
+            wanted[whole_name(model, name)] = (safe_get_full_fp32_param(parameter) if is_trained
+                                               else parameter.detach()).clone()
+        torch.save(wanted, os.path.join(root, f"wanted-{i}-{dist.get_rank()}.pt"))
+        engine.destroy()
+        dist.barrier()

@@ -11,6 +11,7 @@
 #include "base/parse_number.h"
 #include "base/text.h"
 #include "formats/dcp/saved.h"
+#include "formats/dcp/zero_files.h"
 #include "formats/input.h"
 #include "report/text.h"
 
@@ -18,57 +19,7 @@ namespace shardinit {
 namespace dcp {
 namespace {
 
-constexpr std::string_view kModelEnd = "_model_states.pt", kOptimizerEnd = "_optim_states.pt";
-constexpr char kWholeModel[] = "mp_rank_00_model_states.pt";
 constexpr size_t kMostPieces = size_t{1} << 22;
-
-void Require(bool is, const std::string& folder, const std::string& what,
-             const std::string& hint = "convert it with DeepSpeed's own scripts") {
-  if (is) return;
-  throw Error(
-      ExitCode::kRefused,
-      fmt::format("cannot read `{}` as a checkpoint of DeepSpeed: {}", Escape(folder), what), hint);
-}
-
-// Returns whether a folder can have the name, without leading elsewhere.
-bool IsName(std::string_view name) {
-  return !name.empty() && name[0] != '.' && name.find_first_of({"/\0", 2}) == name.npos;
-}
-
-// The paths of files by rank. A file for all ranks has the rank -1.
-using RankFiles = std::map<int64_t, std::string>;
-struct ZeroFiles {
-  RankFiles models, optimizers;
-  bool is_universal = false;
-};
-
-// Returns the rank in a name such as `bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt`.
-std::optional<int64_t> RankIn(std::string_view name, std::string_view end) {
-  constexpr std::string_view kBegin = "zero_pp_rank_";
-  if (name == kWholeModel) return -1;
-  if (name.starts_with("bf16_")) name.remove_prefix(5);
-  if (!name.starts_with(kBegin)) return std::nullopt;
-  const std::string_view digits = name.substr(kBegin.size());
-  const auto rank = ParseNumber<int64_t>(digits.substr(0, digits.find('_')));
-  if (!rank || *rank < 0) return std::nullopt;
-  return name == fmt::format("{}{}_mp_rank_00{}", kBegin, *rank, end) ? rank : std::nullopt;
-}
-
-// Returns nullopt if the folder has no files of DeepSpeed.
-std::optional<ZeroFiles> FindZeroFiles(const std::string& folder) {
-  ZeroFiles files;
-  for (const std::string& name : NamesIn(folder)) {
-    const bool is_model = name.ends_with(kModelEnd);
-    if (!is_model && !name.ends_with(kOptimizerEnd)) continue;
-    const auto rank = RankIn(name, is_model ? kModelEnd : kOptimizerEnd);
-    RankFiles& known = is_model ? files.models : files.optimizers;
-    Require(rank && known.emplace(*rank, folder + "/" + name).second, folder,
-            Quote(name) + " is of tensor, pipeline or expert parallelism, or of another run");
-  }
-  files.is_universal = files.optimizers.empty() && InputExists(folder + "/zero/optimizer_state.pt");
-  if (files.models.empty() && files.optimizers.empty() && !files.is_universal) return std::nullopt;
-  return files;
-}
 
 // Returns the place of a tensor, which must have the shape unless that is null.
 TensorInFolder Locate(const Value* value, const Shape* shape, const std::string& name,
@@ -121,7 +72,7 @@ void Place(const FlatVector& flat, int64_t at, int64_t count, int64_t first,
 class ZeroReader {
  public:
   ZeroReader(const std::string& folder, ZeroFiles files)
-      : folder_(folder), files_(std::move(files)) {}
+      : folder_(folder), files_(std::move(files)), ranks_(std::ssize(files_.optimizers)) {}
 
   Contents Read() {
     for (const auto& file : files_.optimizers) {
@@ -132,11 +83,15 @@ class ZeroReader {
         ReadOptimizer(dcp::Need(root.Find("optimizer_state_dict"), path, "optimizer"), path, find);
       });
     }
-    const bool is_split = stage_ == 3, is_whole = files_.models.contains(-1);
-    Need(!files_.is_universal || is_whole, "it is universal, but from stage 3");
+    const bool is_whole = files_.models.contains(-1);
+    Need(!files_.models.empty(), "it lacks the files `*{}`, which have the shapes of tensors",
+         kZeroModelEnd);
+    if (files_.is_universal && !is_whole) stage_ = 3;
+    const bool is_split = stage_ == 3;
+    if (files_.is_universal) ranks_ = std::ssize(files_.models);
     Need(is_whole != is_split && std::ssize(files_.models) == (is_split ? ranks() : 1) &&
              files_.models.rbegin()->first == (is_split ? ranks() - 1 : -1),
-         "it has other files `*{}` than stage {} has", kModelEnd, stage_);
+         "it has other files `*{}` than stage {} has", kZeroModelEnd, stage_);
     for (const auto& file : files_.models) {
       const int64_t rank = file.first;
       const std::string& path = file.second;
@@ -147,6 +102,9 @@ class ZeroReader {
       });
     }
     files_.is_universal ? PlaceUniversal() : is_split ? PlaceSplit() : PlaceJoined();
+    for (auto& [name, tensor] : experts_.tensors) {  // frozen experts
+      if (!contents_.tensors.contains(name)) Add(name, std::move(tensor));
+    }
     for (const auto& [name, frozen] : frozen_) {
       if (is_split) AddFrom(frozen.second, 0, name, frozen.first);
     }
@@ -160,11 +118,11 @@ class ZeroReader {
   }
 
  private:
-  int64_t ranks() const { return std::ssize(files_.optimizers); }
+  int64_t ranks() const { return ranks_; }
 
   template <typename... T>
   void Need(bool is, fmt::format_string<T...> what, T&&... of) const {
-    if (!is) Require(false, folder_, fmt::format(what, std::forward<T>(of)...));
+    if (!is) RequireZero(false, folder_, fmt::format(what, std::forward<T>(of)...));
   }
 
   void ReadOptimizer(const Value& state, const std::string& path, const FindStorage& find) {
@@ -178,24 +136,30 @@ class ZeroReader {
          "{} has the stage {} instead of {}", Quote(path), number,
          stage_ == 0 ? "1, 2 or 3" : fmt::to_string(stage_));
     stage_ = number;
-    // Each group has a number of ranks if experts can have other ranks than the rest of the model.
+    // Each group has a number of ranks: an expert is on fewer ranks than the rest of the model.
     const Value& counts = dcp::Need(state.Find("partition_count"), path, "partition_count");
     const bool is_list = counts.kind == Value::Kind::kList && !counts.items.empty();
+    std::vector<int64_t> owners;
     for (size_t i = 0; i < (is_list ? counts.items.size() : 1); ++i) {
-      const int64_t count = NaturalOf(is_list ? counts.At(i) : &counts, path, "partition_count");
-      Need(count == ranks(), "it is of {} ranks, but has files of {}", count, ranks());
+      owners.push_back(NaturalOf(is_list ? counts.At(i) : &counts, path, "partition_count"));
     }
+    const int64_t all = std::ranges::max(owners);
+    Need(all == ranks(), "it is of {} ranks, but has files of {}", all, ranks());
     const char* const key = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
     const std::vector<Value*>& groups = dcp::Need(state.Find(key), path, key).items;
-    const bool is_first = flat_.empty();
-    if (stage_ == 3) flat_.emplace_back();
-    if (stage_ < 3 && is_first) flat_.resize(groups.size());
-    Need(stage_ == 3 || groups.size() == flat_.size(), "{} has {} groups instead of {}",
-         Quote(path), groups.size(), flat_.size());
-    for (size_t g = 0; g < groups.size(); ++g) {
-      FlatVector* const flat = stage_ == 3 ? &flat_.back() : &flat_[g];
-      Append(Locate(groups[g], nullptr, key, path, find), path, flat);
+    const bool is_first = owners_.empty();
+    if (is_first) owners_ = owners;
+    Need(owners == owners_, "{} has other groups than the first rank", Quote(path));
+    parts_.emplace_back();
+    for (const Value* group : groups) {
+      parts_.back().push_back(Locate(group, nullptr, key, path, find));
     }
+    if (stage_ == 3) {
+      flat_.emplace_back();
+      for (const TensorInFolder& part : parts_.back()) Append(part, path, &flat_.back());
+    }
+    Need(stage_ == 3 || groups.size() == parts_[0].size(), "{} has {} groups instead of {}",
+         Quote(path), groups.size(), parts_[0].size());
     if (const Value* all = state.Find("param_alignment_paddings"); all != nullptr && is_first) {
       for (const Value* group : all->items) {
         paddings_.emplace_back();
@@ -209,8 +173,15 @@ class ZeroReader {
 
   void ReadModel(const Value& root, const std::string& path, const FindStorage& find) {
     RefuseDivided(root, path);
-    Need(root.Find("ds_autoep_layers") == nullptr && root.Find("autoep_layers") == nullptr,
-         "its experts have other ranks than the rest of the model");
+    for (const char* key : {"ds_autoep_layers", "autoep_layers"}) {
+      const Value* const layers = root.Find(key);
+      Need(layers == nullptr || layers->kind == Value::Kind::kNone,
+           "AutoEP placed its experts, as `{}` describes", key);
+    }
+    if (!files_.is_universal) experts_ = ReadExperts(folder_, files_, root.Find("num_experts"));
+    const Value* const order =
+        MemberOf(root.Find("ds_config"), "use_data_before_expert_parallelism");
+    has_data_first_ = order != nullptr && order->number != 0;
     for (const Value* shapes : dcp::Need(root.Find("param_shapes"), path, "param_shapes").items) {
       groups_.emplace_back();
       ForEach(shapes, path, "param_shapes", [&](const std::string& name, const Value& shape) {
@@ -269,23 +240,48 @@ class ZeroReader {
 
   // Stages 1 and 2 join the tensors of a group and split the vector evenly, without its padding.
   void PlaceJoined() {
-    Need(groups_.size() == flat_.size() && (paddings_.empty() || paddings_.size() == flat_.size()),
+    const size_t groups = parts_[0].size();
+    Need(owners_.size() == 1 || owners_.size() == groups, "it has {} groups instead of {}", groups,
+         owners_.size());
+    Need(groups_.size() == groups && (paddings_.empty() || paddings_.size() == groups),
          "its parameters have {} groups, its optimizer {} and its paddings {}", groups_.size(),
-         flat_.size(), paddings_.size());
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      int64_t at = 0;
-      if (paddings_.empty()) paddings_.resize(groups_.size());
+         groups, paddings_.size());
+    paddings_.resize(groups);
+    for (size_t g = 0; g < groups; ++g) {
       paddings_[g].resize(groups_[g].size());
-      for (size_t i = 0; i < groups_[g].size(); ++i) {
-        const auto& [name, shape] = groups_[g][i];
-        AddFrom(flat_[g], at, name, shape);
-        at += ElementCount(shape) + paddings_[g][i];
+      const int64_t owners = owners_[std::min(g, owners_.size() - 1)];
+      Need(owners > 0 && ranks() % owners == 0, "group {} is of {} of {} ranks", g, owners,
+           ranks());
+      const int64_t degree = ranks() / owners;
+      for (int64_t e = 0; e < degree; ++e) {
+        FlatVector flat;
+        for (int64_t i = 0; i < owners; ++i) {
+          const int64_t rank = has_data_first_ ? e * owners + i : i * degree + e;
+          Append(parts_[static_cast<size_t>(rank)][g], files_.optimizers.at(rank), &flat);
+        }
+        PlaceGroup(g, flat, e, owners);
       }
-      // The padding at the end is known only up to a multiple of this.
-      const int64_t unit = 2 * ranks();
-      Need((at + unit - 1) / unit == (flat_[g].size() + unit - 1) / unit,
-           "group {} has {} elements instead of {}", g, flat_[g].size(), at);
     }
+  }
+
+  // Places the tensors of a group that one expert-parallel rank has. `owners` ranks share them.
+  void PlaceGroup(size_t g, const FlatVector& flat, int64_t expert_rank, int64_t owners) {
+    const int64_t degree = ranks() / owners;
+    int64_t at = 0;
+    for (size_t i = 0; i < groups_[g].size(); ++i) {
+      const auto& [name, shape] = groups_[g][i];
+      const std::string whole =
+          degree == 1 ? name : ExpertName(folder_, experts_, name, expert_rank, degree);
+      const auto expert = experts_.tensors.find(whole);
+      Need(degree == 1 || (expert != experts_.tensors.end() && expert->second.shape == shape),
+           "the files of experts lack {} {}", Quote(whole), InShape(shape));
+      AddFrom(flat, at, whole, shape);
+      at += ElementCount(shape) + paddings_[g][i];
+    }
+    // The padding at the end is known only up to a multiple of this.
+    const int64_t unit = 2 * owners;
+    Need((at + unit - 1) / unit == (flat.size() + unit - 1) / unit,
+         "group {} has {} elements instead of {}", g, flat.size(), at);
   }
 
   // Stage 3 splits each tensor evenly, with padding in the last parts.
@@ -317,10 +313,16 @@ class ZeroReader {
     for (const auto& group : groups_) {
       for (const auto& tensor : group) {
         const std::string& name = tensor.first;
-        Need(IsName(name), "{} is not the name of a folder", Quote(name));
+        Need(IsFolderName(name), "{} is not the name of a folder", Quote(name));
         const std::string path = fmt::format("{}/zero/{}/fp32.pt", folder_, name);
         ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-          Add(name, Locate(root.Find("param"), &tensor.second, name, path, find));
+          if (stage_ < 3) {
+            return Add(name, Locate(root.Find("param"), &tensor.second, name, path, find));
+          }
+          FlatVector flat;  // without a shape
+          const Shape shape = {ElementCount(tensor.second)};
+          Append(Locate(&root, &shape, name, path, find), path, &flat);
+          AddFrom(flat, 0, name, tensor.second);
         });
       }
     }
@@ -329,8 +331,13 @@ class ZeroReader {
   const std::string& folder_;
   const ZeroFiles files_;
   Contents contents_;
-  int64_t stage_ = 0;             // 0 for universal checkpoints
-  std::vector<FlatVector> flat_;  // of each group or, in stage 3, of each rank
+  int64_t ranks_;
+  int64_t stage_ = 0;                               // 0 for universal checkpoints of stages 1 and 2
+  std::vector<FlatVector> flat_;                    // of each rank in stage 3
+  std::vector<std::vector<TensorInFolder>> parts_;  // of each rank: a part of each group
+  std::vector<int64_t> owners_;                     // of each group: the ranks that share a tensor
+  ZeroExperts experts_;
+  bool has_data_first_ = false;  // if ranks with the same experts are neighbours
   std::vector<std::vector<int64_t>> paddings_;
   std::vector<std::vector<std::pair<std::string, Shape>>> groups_;
   std::map<std::string, std::pair<Shape, FlatVector>> frozen_;
@@ -339,36 +346,25 @@ class ZeroReader {
   size_t pieces_ = 0;
 };
 
-// Returns the folder of a run's newest checkpoint, which `latest` names, or else the folder itself.
-std::string FindTag(const std::string& folder) {
-  constexpr int64_t kMost = 255;
-  const std::string latest = folder + "/latest";
-  if (InputExists(latest) && !IsInputFolder(latest) && InputSize(latest) <= kMost) {
-    std::string tag = ReadInput(latest, kMost);
-    tag.resize(tag.find_last_not_of(" \n") + 1);
-    if (IsName(tag) && IsInputFolder(folder + "/" + tag)) return folder + "/" + tag;
-  }
-  Require(!InputExists(folder + "/zero_to_fp32.py"), folder,
-          "its `latest` does not name a folder in it",
-          "name the folder of a step, such as `global_step100`");
-  return folder;
-}
-
 std::optional<Contents> ReadZero(const std::string& given, const std::string& part) {
   const std::string folder = FindTag(given);
   std::optional<ZeroFiles> files = FindZeroFiles(folder);
   if (!files) return std::nullopt;
   if (!files->is_universal && files->optimizers.empty()) {
-    const std::string model = folder + "/" + kWholeModel;
+    const std::string model = folder + "/" + kZeroModel;
     bool is_zero = !files->models.contains(-1);
+    ZeroExperts experts;
     const auto read = [&](const Value& root, const FindStorage&) {
       const Value* const shapes = root.Find("param_shapes");
       is_zero = shapes != nullptr && shapes->kind != Value::Kind::kNone;
+      if (!is_zero) experts = ReadExperts(folder, *files, root.Find("num_experts"));
     };
     if (!is_zero) ReadTorchFile(model, read);
-    Require(!is_zero, folder, fmt::format("it has no files `*{}`", kOptimizerEnd),
-            "name a model file to read the model in the type of the run");
-    return ReadModelFile(model, part);
+    RequireZero(!is_zero, folder, fmt::format("it has no files `*{}`", kZeroOptimizerEnd),
+                "name a model file to read the model in the type of the run");
+    Contents contents = ReadModelFile(model, part);
+    if (contents.part == "module") contents.tensors.merge(experts.tensors);
+    return contents;
   }
   if (!part.empty() && part != ".") {
     throw Usage(fmt::format("`{}` has no part {} with tensors", Escape(folder), Quote(part)),
