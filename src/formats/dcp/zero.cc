@@ -363,7 +363,9 @@ std::optional<Contents> ReadZero(const std::string& given, const std::string& pa
     RequireZero(!is_zero, folder, fmt::format("it has no files `*{}`", kZeroOptimizerEnd),
                 "name a model file to read the model in the type of the run");
     Contents contents = ReadModelFile(model, part);
-    if (contents.part == "module") contents.tensors.merge(experts.tensors);
+    if (contents.part == "module" || contents.part.empty()) {
+      for (auto& [name, tensor] : experts.tensors) contents.tensors["module." + name] = tensor;
+    }
     return contents;
   }
   if (!part.empty() && part != ".") {
