@@ -31,6 +31,12 @@ def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, expert
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
 
+    is_grouped = degrees.get("grouped", False)
+    if is_grouped:
+        from megatron.core.transformer.moe import grouped_gemm_util
+
+        # The package of CUDA kernels is needed to train, not to load and save.
+        grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None
     chunks = degrees.get("virtual")
     config = TransformerConfig(
         num_layers=layers, hidden_size=d, ffn_hidden_size=ff, num_attention_heads=heads, num_query_groups=kv_heads,
@@ -38,13 +44,13 @@ def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, expert
         use_cpu_initialization=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
         tensor_model_parallel_size=degrees.get("tensor", 1), pipeline_model_parallel_size=degrees.get("pipe", 1),
         virtual_pipeline_model_parallel_size=chunks, num_moe_experts=experts, moe_ffn_hidden_size=experts and ff,
-        moe_router_topk=2, moe_token_dispatcher_type="allgather",
+        moe_router_topk=2, moe_grouped_gemm=is_grouped, moe_token_dispatcher_type="allgather",
         expert_model_parallel_size=degrees.get("expert", 1))
     models = []
     for stage in range(chunks or 1):
         place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
         models.append(GPTModel(
-            config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab,
+            config, get_gpt_layer_local_spec(experts, is_grouped, normalization="RMSNorm"), vocab_size=vocab,
             max_sequence_length=64, pre_process=parallel_state.is_pipeline_first_stage(**place),
             post_process=parallel_state.is_pipeline_last_stage(**place), position_embedding_type="rope",
             share_embeddings_and_output_weights=False, vp_stage=stage if chunks else None).bfloat16())

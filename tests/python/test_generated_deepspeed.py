@@ -196,6 +196,40 @@ def test_ranks_with_several_types_are_refused(runs, tmp_path):
         assert run_tool("digest", tmp_path / "run").returncode == 5, case
 
 
+def test_buffers_that_differ_between_ranks_are_refused(runs, tmp_path):
+    run, case = next((run, case) for run, case in runs if case["stage"] == 3)
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run/step-2/zero_pp_rank_1_mp_rank_00_model_states.pt"
+    state = torch.load(path, weights_only=False)
+    state["module"]["mean"][2] += 1
+    torch.save(state, path)
+    result = run_tool("digest", tmp_path / "run")
+    assert result.returncode == 5 and "`mean` in" in result.stderr and "differs at [2]" in result.stderr, result
+    assert "/zero_pp_rank_0_mp_rank_00_" in result.stderr and f"/{path.name}" in result.stderr
+
+
+def trainer_parent(run, folder):
+    """Returns a run as the Trainer of Transformers leaves it: its own files are next to DeepSpeed's."""
+    shutil.copytree(run, folder)
+    (folder / "step-2").rename(folder / "global_step100")
+    (folder / "global_step50").mkdir()
+    (folder / "latest").write_text("global_step100")
+    for name in "trainer_state.json", "config.json":
+        (folder / name).write_text("{}")
+    for name in "training_args.bin", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth":
+        torch.save({"state": 1}, folder / name)
+    return folder
+
+
+def test_the_folder_of_a_trainer_leads_to_its_latest_step(runs, tmp_path):
+    for run, case in runs[:4]:
+        parent = trainer_parent(run, tmp_path / str(case["stage"]) / "checkpoint-100")
+        assert_same(read(parent, tmp_path / "out"), wanted_of(run, case))
+    (parent / "latest").write_text("global_step70")
+    result = run_tool("digest", parent)
+    assert result.returncode == 5 and "`latest` does not name a folder" in result.stderr, result
+
+
 def test_weights_next_to_a_run_are_not_chosen_silently(runs, tmp_path):
     """The Trainer of Transformers saves 16-bit weights next to a run: the user names one of them."""
     run, case = runs[1]

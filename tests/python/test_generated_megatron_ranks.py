@@ -18,7 +18,8 @@ from torch_processes import start  # noqa: E402
 
 SIZES = {"d": 32, "ff": 48, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 512}
 CASES = {"one": {}, "virtual": {"pipe": 2, "virtual": 2}, "pipe": {"tensor": 2, "pipe": 2},
-         "experts": {"tensor": 2, "expert": 2, "experts": 4}}
+         "experts": {"tensor": 2, "expert": 2, "experts": 4},
+         "grouped": {"tensor": 2, "expert": 2, "experts": 4, "grouped": True}}
 
 
 def load_and_save(rank, world, rendezvous, folder, out, degrees, sizes):
@@ -199,6 +200,44 @@ def test_tied_output_of_a_pipeline_is_a_copy(runs, tmp_path):
     tied = values(tmp_path / "run")
     assert {line.split("  ")[1] for line in values(run) - tied} >= {"output_layer.weight"}
     assert not any("output_layer" in line for line in tied)
+
+
+def change_one(run, place, name, work):
+    """Changes a tensor of one rank."""
+    path = run / f"iter_0000020/{place}/model_optim_rng.pt"
+    saved = torch.load(path, weights_only=False)
+    saved["model"][name] = work(saved["model"][name])
+    torch.save(saved, path)
+
+
+@pytest.mark.parametrize("case, first, place, name, at", [
+    ("pipe", "mp_rank_00_001", "mp_rank_01_001", "decoder.final_layernorm.weight", [3]),
+    ("experts", "mp_rank_00_000", "mp_rank_01_000", "decoder.layers.1.mlp.router.weight", [2, 5]),
+    ("experts", "mp_rank_01_000", "mp_rank_01_001", "decoder.layers.0.self_attention.linear_proj.weight", [1, 3]),
+    ("experts", "mp_rank_00_000", "mp_rank_00_001", "embedding.word_embeddings.weight", [100, 0])])
+def test_copies_that_differ_are_refused(runs, tmp_path, case, first, place, name, at):
+    run, _, _ = runs(case)
+    shutil.copytree(run, tmp_path / "run")
+
+    def flip(tensor):
+        tensor = tensor.clone()
+        tensor.view(torch.int16)[tuple(at)] ^= 1
+        return tensor
+
+    change_one(tmp_path / "run", place, name, flip)
+    result = run_tool("digest", tmp_path / "run")
+    assert result.returncode == 5 and f"`{name}` in" in result.stderr and f"differs at {at}" in result.stderr, result
+    assert f"/{first}/" in result.stderr and f"/{place}/" in result.stderr
+
+
+@pytest.mark.parametrize("work", [lambda t: t.double(), lambda t: t[:, :-1], lambda t: t.t(), lambda t: t[0],
+                                  lambda t: t[:, :0]])
+def test_changed_groups_of_experts_are_refused(runs, tmp_path, work):
+    run, _, _ = runs("grouped")
+    shutil.copytree(run, tmp_path / "run")
+    change_one(tmp_path / "run", "mp_rank_01_001", "decoder.layers.0.mlp.experts.weight1", work)
+    result = run_tool("digest", tmp_path / "run")
+    assert result.returncode == 5 and "Megatron-LM: " in result.stderr, result
 
 
 def save_ranks(folder, name, iterations=(20, 20)):

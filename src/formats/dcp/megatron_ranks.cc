@@ -43,6 +43,14 @@ std::optional<std::pair<int64_t, std::string_view>> NumberAfter(std::string_view
   return std::pair(*number, rest.substr(std::min(rest.find('.'), rest.size())));
 }
 
+// Returns the dimension that tensor parallelism splits, kWhole, or more if it is not known.
+size_t SplitDimension(std::string_view name) {
+  const auto split = std::ranges::find_if(kSplits, [&](const Names& ends) {
+    return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); });
+  });
+  return static_cast<size_t>(split - std::begin(kSplits));
+}
+
 class RankFolders {
  public:
   RankFolders(const std::string& folder, std::vector<std::string> names)
@@ -116,7 +124,8 @@ class RankFolders {
     Need(of_experts == nullptr || of_experts->kind != Value::Kind::kInt ||
              of_experts->number == tensor_,
          "`args.expert_tensor_parallel_size` differs from {}", tensor_);
-    if (const Value* experts = MemberOf(args, "num_experts"); expert_ > 1) {
+    if (const Value* experts = MemberOf(args, "num_experts");
+        expert_ > 1 || (experts != nullptr && experts->kind == Value::Kind::kInt)) {
       const int64_t all = NaturalOf(experts, PathIn(names_.front()), "args.num_experts");
       Need(all % expert_ == 0, "{} ranks do not divide {} experts", expert_, all);
       experts_ = all / expert_;
@@ -146,6 +155,9 @@ class RankFolders {
           return contents_.others["_extra_state"].Add(PartEntry{.keys = {name}});
         }
         Need(IsTensor(value), "{} in {} is not a tensor", Quote(name), Quote(file));
+        if (name.ends_with(".experts.weight1") || name.ends_with(".experts.weight2")) {
+          return AddGrouped(rank, &chunks_[{chunks, rank.pipeline}], name, value, file, find);
+        }
         Add(rank, &chunks_[{chunks, rank.pipeline}], name, LocateTensor(value, name, path, find),
             file);
       });
@@ -163,11 +175,56 @@ class RankFolders {
     std::set<int64_t> layers;
   };
 
+  // Adds each expert of a matrix that joins a rank's experts. They are stored transposed.
+  void AddGrouped(const Rank& rank, Chunk* chunk, const std::string& name, const Value& value,
+                  const std::string& file, const FindStorage& find) {
+    const std::string path = folder_ + "/" + file;
+    SavedTensor one = TensorOf(value, path);
+    const Shape shape = one.shape;
+    const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, one.dtype);
+    const bool is_first = name.back() == '1';
+    Need(experts_ > 0 && dtype != nullptr && shape.size() == 2 && ElementCount(shape) > 0 &&
+             one.strides == Shape{shape[1], 1} && shape[is_first ? 1 : 0] % experts_ == 0,
+         "{} in {} is {} {}, not a contiguous matrix of {} experts", Quote(name), Quote(file),
+         one.dtype, InShape(shape), experts_);
+    const int64_t hidden = shape[is_first ? 0 : 1], width = shape[is_first ? 1 : 0] / experts_;
+    one.shape = is_first ? Shape{width, hidden} : Shape{hidden, width};
+    one.strides = {1, one.shape[0]};
+    const Stored stored = find(one.storage);
+    one.storage_bytes = std::min(one.storage_bytes, stored.bytes);
+    for (int64_t e = 0; e < experts_; ++e, one.first += hidden * width) {
+      const std::string expert =
+          fmt::format("{}{}{}.linear_fc{}.weight", name.substr(0, name.rfind(".weight")), kExperts,
+                      e, is_first ? 1 : 2);
+      TensorInFolder holding{file, one.dtype, one.shape, {}};
+      holding.pieces = PiecesOf(one, dtype->bytes, WholeOf(one.shape), path, stored.offset, path);
+      Add(rank, chunk, expert, std::move(holding), file);
+    }
+  }
+
+  // Compares a rank's copy of a part of a tensor with an earlier rank's.
+  void Compare(const Rank& rank, const Chunk& chunk, const std::string& name,
+               const TensorInFolder& copy) const {
+    const auto found = chunk.tensors.find(name);
+    Need(found != chunk.tensors.end(), "the first rank lacks {}", Quote(name));
+    const TensorInFolder& whole = found->second;
+    const size_t d = SplitDimension(name);
+    Box box = WholeOf(copy.shape);
+    Shape shape = whole.shape;
+    if (tensor_ > 1 && d < shape.size()) {
+      shape[d] /= tensor_;
+      box.offset[d] = rank.tensor * shape[d];
+    }
+    Need(copy.shape == shape && copy.dtype == whole.dtype, "{} is {} {} instead of {} {}",
+         Quote(name), copy.dtype, InShape(copy.shape), whole.dtype, InShape(shape));
+    RequireReplica(name, whole, box, copy);
+  }
+
   // Adds a rank's part of a tensor to the parts of earlier ranks.
   void Add(const Rank& rank, Chunk* chunk, std::string name, TensorInFolder holding,
            const std::string& file) {
     const bool is_expert = name.find(".experts.") != name.npos;
-    if (rank.expert > 0 && !is_expert) return;  // replicated
+    if (rank.expert > 0 && !is_expert) return Compare(rank, *chunk, name, holding);
     if (is_expert && expert_ > 1) {
       const auto expert = NumberAfter(name, kExperts);
       Need(expert && expert->first < experts_, "{} is not one of {} experts", Quote(name),
@@ -182,12 +239,9 @@ class RankFolders {
     holding.file = file;
     const auto [there, is_new] = chunk->tensors.try_emplace(name, std::move(holding));
     if (tensor_ == 1) return Need(is_new, "it has {} twice", Quote(name));
-    const auto split = std::ranges::find_if(kSplits, [&](const Names& ends) {
-      return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); });
-    });
-    Need(split != std::end(kSplits), "{} may be whole or a part of a tensor", Quote(name));
+    const size_t d = SplitDimension(name);
+    Need(d < std::size(kSplits), "{} may be whole or a part of a tensor", Quote(name));
     TensorInFolder& whole = there->second;
-    const auto d = static_cast<size_t>(split - std::begin(kSplits));
     Need(d == kWhole || d < whole.shape.size(), "{} has the shape {}", Quote(name),
          InShape(whole.shape));
     if (is_new) {
@@ -203,7 +257,7 @@ class RankFolders {
     if (d != kWhole) shape[d] /= tensor_;
     Need(holding.shape == shape && holding.dtype == whole.dtype, "{} is {} {} instead of {} {}",
          Quote(name), holding.dtype, InShape(holding.shape), whole.dtype, InShape(shape));
-    if (d == kWhole) return;
+    if (d == kWhole) return RequireReplica(name, whole, WholeOf(shape), holding);
     for (FilePiece& piece : holding.pieces) {
       piece.box.offset[d] = rank.tensor * shape[d];
       whole.pieces.push_back(std::move(piece));

@@ -58,6 +58,11 @@ struct SavedTensor {
 const Value* MemberOf(const Value* of, const char* name);
 // Throws Error (kRefused) if a file is from a run that split its matrices or layers.
 void RefuseDivided(const Value& root, const std::string& path);
+// Throws Error (kRefused) if a rank's copy of a tensor differs from the elements in `box` of the
+// tensor that other ranks have. Does not compare copies in buckets or of over kMostInReplica bytes.
+constexpr int64_t kMostInReplica = int64_t{16} << 20;
+void RequireReplica(const std::string& name, const TensorInFolder& whole, const Box& box,
+                    const TensorInFolder& copy);
 // Also throws it if a state_dict seems to be one rank's part of a model.
 void RefuseSlices(const Value& root, const std::string& path);
 

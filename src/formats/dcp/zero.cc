@@ -95,9 +95,8 @@ class ZeroReader {
     for (const auto& file : files_.models) {
       const int64_t rank = file.first;
       const std::string& path = file.second;
-      if (rank > 0 && frozen_.empty()) break;
       ReadTorchFile(path, [&](const Value& root, const FindStorage& find) {
-        if (rank <= 0) ReadModel(root, path, find);
+        rank <= 0 ? ReadModel(root, path, find) : CompareBuffers(root, path, find);
         ReadFrozen(root, path, find);
       });
     }
@@ -207,6 +206,16 @@ class ZeroReader {
       if (names_.contains(name)) return;
       if (IsTensor(value)) return Add(name, LocateTensor(value, name, path, find));
       contents_.others["objects"].Add(PartEntry{.keys = {name}});
+    });
+  }
+
+  // The rest of the module is replicated in stage 3.
+  void CompareBuffers(const Value& root, const std::string& path, const FindStorage& find) const {
+    ForEach(root.Find("module"), path, "module", [&](const std::string& name, const Value& value) {
+      const auto first = contents_.tensors.find(name);
+      if (names_.contains(name) || first == contents_.tensors.end()) return;
+      const Shape& shape = first->second.shape;
+      RequireReplica(name, first->second, WholeOf(shape), Locate(&value, &shape, name, path, find));
     });
   }
 
