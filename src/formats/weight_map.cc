@@ -125,7 +125,8 @@ void TakeOnlySet(const std::string& folder, const std::vector<std::string>& inde
                  ModelFiles* chosen, Contents* contents) {
   std::set<std::string> free(chosen->files.begin(), chosen->files.end());
   for (const std::string& index : indexes) {
-    for (const std::string& file : ReadWeightMap(folder, index).files()) free.erase(file);
+    const WeightMap map = ReadWeightMap(folder, index);
+    for (const std::string& file : map.files()) free.erase(file);
   }
   std::map<std::string, std::vector<std::string>> sets;
   for (const std::string& file : free) sets[PatternOf(file)].push_back(file);
