@@ -58,10 +58,11 @@ def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, expert
 
 
 def make_deepseek(config, dtype, degrees):
-    """Returns a model of these sizes, which a config.json of Transformers has."""
+    """Returns a model of these sizes, which a config.json of Transformers has, with `mtp` layers for multi-token
+    prediction."""
     import torch
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
     from megatron.core.transformer import multi_latent_attention
     from megatron.core.transformer.moe import moe_utils
     from megatron.core.transformer.transformer_config import MLATransformerConfig
@@ -95,9 +96,10 @@ def make_deepseek(config, dtype, degrees):
         moe_router_enable_expert_bias=True, moe_router_topk_scaling_factor=config["routed_scaling_factor"],
         moe_router_dtype="fp32", moe_token_dispatcher_type="allgather", use_cpu_initialization=True, params_dtype=dtype,
         pipeline_dtype=dtype, bf16=dtype == torch.bfloat16, tensor_model_parallel_size=degrees.get("tensor", 1),
-        expert_model_parallel_size=degrees.get("expert", 1))
+        expert_model_parallel_size=degrees.get("expert", 1), mtp_num_layers=degrees.get("mtp"))
     spec = get_gpt_decoder_block_spec(of, use_transformer_engine=False, normalization="RMSNorm")
     for layer in spec.layer_specs:
         layer.submodules.self_attention.submodules.core_attention = Attention
+    extra = get_gpt_mtp_block_spec(of, spec, use_transformer_engine=False) if "mtp" in degrees else None
     return GPTModel(of, spec, vocab_size=config["vocab_size"], max_sequence_length=64, position_embedding_type="rope",
-                    share_embeddings_and_output_weights=False).to(dtype).eval()
+                    share_embeddings_and_output_weights=False, mtp_block_spec=extra).to(dtype).eval()

@@ -54,6 +54,21 @@ def write(folder, state, **config):
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
 
 
+def add_prediction_layer(folder, state):
+    """Adds DeepSeek's layer for multi-token prediction, with its copies of the embedding and the head, and returns the
+    names of the copies."""
+    layer = f"model.layers.{CONFIG['num_hidden_layers']}."
+    width = CONFIG["hidden_size"]
+    more = {"enorm": (width,), "hnorm": (width,), "eh_proj": (width, 2 * width), "shared_head.norm": (width,)}
+    added = {f"{layer}{name}.weight": torch.randn(shape).to(torch.bfloat16) for name, shape in more.items()}
+    added |= {name.replace("model.layers.2.", layer): torch.randn(t.shape).to(t.dtype)
+              for name, t in state.items() if name.startswith("model.layers.2.")}
+    copies = {f"{layer}embed_tokens.weight": state["model.embed_tokens.weight"].clone(),
+              f"{layer}shared_head.head.weight": state["lm_head.weight"].clone()}
+    write(folder, state | added | copies)
+    return list(copies)
+
+
 def load_and_save(rank, world, rendezvous, folder, out, degrees, logits):
     """A process that loads the checkpoint, compares the logits, which only one rank can compute on a CPU, and saves the
     model of bf16."""
@@ -79,13 +94,22 @@ def load_and_save(rank, world, rendezvous, folder, out, degrees, logits):
 
 
 @pytest.mark.parametrize("model_type, degrees", [
-    ("kimi_k2", {}), ("deepseek_v3", {"tensor": 2}), ("deepseek_v3", {"expert": 2})], ids=str)
+    ("kimi_k2", {}), ("deepseek_v3", {"tensor": 2, "mtp": 1}), ("deepseek_v3", {"expert": 2})], ids=str)
 def test_megatron_computes_the_logits_of_transformers(tmp_path, model_type, degrees):
     """The files that Megatron saves convert back to the bits of the folder."""
     for name in "in", "rendezvous", "saved":
         (tmp_path / name).mkdir()
-    _, model = save_model(tmp_path / "in", model_type)
-    run_ok("convert", tmp_path / "in", *TO_MEGATRON, "-o", tmp_path / "there")
+    state, model = save_model(tmp_path / "in", model_type)
+    copies, options = [], []
+    if "mtp" in degrees:
+        copies, options = add_prediction_layer(tmp_path / "in", state), ["--set", "vars.mtp=1"]
+        refused = run_tool("convert", tmp_path / "in", *TO_MEGATRON, "-o", tmp_path / "there")
+        assert refused.returncode == 2 and "`model.layers.3.eh_proj.weight` is in the folder" in refused.stderr
+        assert "`--drop`" in refused.stderr
+        run_ok("convert", tmp_path / "in", *TO_MEGATRON, "--drop", "model.layers.3.**", "-o", tmp_path / "without")
+        assert "mtp" not in run_ok("inspect", tmp_path / "without").stdout
+    drops = [word for name in copies for word in ("--drop", name)]
+    run_ok("convert", tmp_path / "in", *TO_MEGATRON, *options, *drops, "-o", tmp_path / "there")
     run_ok("verify", tmp_path / "there")
     logits = None
     if not degrees:
@@ -99,8 +123,9 @@ def test_megatron_computes_the_logits_of_transformers(tmp_path, model_type, degr
     start(world, load_and_save, world, str(tmp_path / "rendezvous"), str(tmp_path / "there"), str(tmp_path / "saved"),
           degrees, logits and str(logits))
     run_ok("convert", tmp_path / "saved", "--spec", tmp_path / "in/config.json", "--from-layout", "torch_dist", "--to",
-           "safetensors", "-o", tmp_path / "back")
-    assert digests_of(tmp_path / "back") == digests_of(tmp_path / "in")
+           "safetensors", *options, "-o", tmp_path / "back")
+    wanted = digests_of(tmp_path / "in")
+    assert digests_of(tmp_path / "back") == {name: wanted[name] for name in wanted.keys() - copies}
 
 
 def quantize_experts(folder, state):

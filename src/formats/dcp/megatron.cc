@@ -15,9 +15,11 @@ namespace {
 // Returns the module of a matrix with such a state; empty for other tensors.
 std::string_view ModuleOf(std::string_view path) {
   constexpr std::string_view kWeight = ".weight";
-  if (!path.starts_with("decoder.layers.") || !path.ends_with(kWeight)) return {};
+  if (!path.starts_with("decoder.layers.") && !path.starts_with("mtp.layers.")) return {};
+  if (!path.ends_with(kWeight)) return {};
   path.remove_suffix(kWeight.size());
-  return path.substr(path.rfind('.') + 1).starts_with("linear_") ? path : std::string_view();
+  const std::string_view name = path.substr(path.rfind('.') + 1);
+  return name.starts_with("linear_") || name == "eh_proj" ? path : std::string_view();
 }
 
 // Adds a state for each matrix in the tensor, which stacks them by layer, or by layer and expert.
