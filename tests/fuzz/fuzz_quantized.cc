@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -126,7 +127,7 @@ int TryModel(const std::string& text) {
     RequireReadable(plan, is_dropped);
   } catch (const Unreadable&) {
   }
-  const std::vector<Widening> found = FindWidenings(plan, model.dtype, is_dropped, read);
+  const std::deque<Widening> found = FindWidenings(plan, model.dtype, is_dropped, read);
   for (const Widening& widening : found) TryWidening(widening);
   return static_cast<int>(found.size());
 }
