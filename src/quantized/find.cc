@@ -122,7 +122,7 @@ void RequireReadable(const Plan& plan, const IsDropped& is_dropped) {
 }
 
 std::deque<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
-                                    const ReadWhole& read) {
+                                   const ReadWhole& read) {
   Search search(plan, dtype, is_dropped, read);
   for (const auto& [path, tensor] : search.there()) {
     for (const auto& kind : kKinds) {

@@ -22,6 +22,6 @@ void RequireReadable(const Plan& plan, const IsDropped& is_dropped);
 // Returns the quantized tensors of the plan, except dropped ones, as tensors of type `dtype`.
 // Throws Error (kUsage) if a tensor is quantized in a way that is not read.
 std::deque<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped,
-                                    const ReadWhole& read);
+                                   const ReadWhole& read);
 
 }  // namespace shardinit

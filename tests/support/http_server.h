@@ -102,7 +102,9 @@ class HttpServer {
   static std::string Decoded(std::string_view text) {
     std::string decoded;
     for (size_t i = 0; i < text.size(); ++i) {
-      const bool is_code = text[i] == '%' && i + 2 < text.size();
+      const bool is_code =
+          text[i] == '%' && i + 2 < text.size() &&
+          text.substr(i + 1, 2).find_first_not_of("0123456789abcdefABCDEF") == text.npos;
       decoded += is_code ? static_cast<char>(std::stoi(std::string(text.substr(i + 1, 2)), {}, 16))
                          : text[i];
       if (is_code) i += 2;
