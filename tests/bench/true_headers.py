@@ -53,7 +53,7 @@ def deepseek(config, layers):
 MODEL = {"hidden_size": 7168, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
          "v_head_dim": 128, "moe_intermediate_size": 2048, "intermediate_size": 18432, "n_shared_experts": 1,
          "num_hidden_layers": 61}
-KIMI = MODEL | {"vocab_size": 163840, "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
+KIMI = MODEL | {"model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
                 "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
                                         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
                                             "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
@@ -111,6 +111,8 @@ def stored(config, layers):
         return
     is_kimi = config is KIMI
     for name, shape, is_expert in deepseek(config, layers):
+        if name.endswith(".mlp.gate"):
+            yield f"{name}.e_score_correction_bias", "F32", shape[:1], b""
         if is_kimi and is_expert:
             yield f"{name}.weight_packed", "I32", (shape[0], shape[1] // 8), b""
             yield f"{name}.weight_scale", "BF16", (shape[0], shape[1] // 32), b""
@@ -125,7 +127,7 @@ def stored(config, layers):
 def write(folder, config, layers):
     """Writes sparse files and returns how many tensors and bytes they have."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "none", "num_hidden_layers": layers}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "none"} | config | {"num_hidden_layers": layers}))
     files, size = [[]], 0
     for name, dtype, shape, data in stored(config, layers):
         count = SIZES[dtype]
@@ -171,6 +173,17 @@ def measure(what, *words):
           f"{peak / 1e3:.0f} MB", flush=True)
 
 
+def measure_torch_dist(folder, what, is_whole, common):
+    """Measures conversions to Megatron-core's checkpoint: of the whole model, or of one rank."""
+    for path in folder.glob("out*"):
+        shutil.rmtree(path)
+    megatron = [*common, "--to", "megatron", "--layout", "torch_dist"]
+    if is_whole:
+        measure(f"{what}: all to torch_dist", *megatron)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+    measure(f"{what}: one of 512 ranks to torch_dist", *megatron, "--mesh", "fsdp=16,expert=32", "--ranks", "7")
+
+
 def main(folder):
     for name, config, few in (("Kimi K2", KIMI, 2), ("DeepSeek V3.2", V3, 4), ("DeepSeek V4 Flash", V4, 4)):
         for layers in (few, config["num_hidden_layers"]):
@@ -183,6 +196,8 @@ def main(folder):
                 shutil.rmtree(folder / "out", ignore_errors=True)
             ranks = ["--sharding", "fsdpv2", "--mesh", "fsdp=512", "--ranks", "7"]
             measure(f"{what}: one of 512 ranks to hdf5", *common, "--to", "hdf5", *ranks)
+            if config is KIMI:
+                measure_torch_dist(folder, what, layers == few, common)
             for path in folder.glob("out*"):
                 shutil.rmtree(path)
             shutil.rmtree(folder / "in")
