@@ -78,7 +78,11 @@ TensorFolder TensorFolder::Widen(DType dtype,
   std::map<std::string_view, SharedPieces> left_out;  // the pieces of all other parts
   for (const Widening& widening : widenings) {
     made.emplace(widening.numbers().path(), &widening.made);
-    stored_as.emplace(widening.made.path(), widening.numbers().path());
+    if (!stored_as.emplace(widening.made.path(), widening.numbers().path()).second) {
+      ThrowUnreadable(
+          std::string(widening.numbers().path()),
+          fmt::format("another quantized tensor also becomes `{}`", widening.made.path()));
+    }
     for (size_t part = Widening::kScales; part < Widening::kParts; ++part) {
       left_out.emplace(widening.parts[part].path(), nullptr);
     }

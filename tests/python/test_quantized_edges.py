@@ -78,6 +78,14 @@ def test_tensors_of_more_than_rounded_numbers_are_rejected(name, part, value, wh
     assert done.returncode == 2 and "cannot be widened" in done.stderr and why in done.stderr, done
 
 
+def test_two_quantized_forms_of_a_tensor_are_rejected(cases):
+    state, config = cases[PACK]
+    other = {"weight_blocks": torch.zeros(2, 32, 2, 16, dtype=torch.uint8),
+             "weight_scales": torch.full((2, 32, 2), 127, dtype=torch.uint8)}
+    done, _ = quantized.convert(state | other, config, "--dtype", "bf16")
+    assert done.returncode == 2 and "another quantized tensor also becomes `model.x.weight`" in done.stderr, done
+
+
 @pytest.mark.parametrize("order", ["weight", "static", False, None])
 def test_orders_that_keep_the_columns_are_widened(order, cases):
     state, config = cases[PACK]
