@@ -53,7 +53,8 @@ def deepseek(config, layers):
 MODEL = {"hidden_size": 7168, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
          "v_head_dim": 128, "moe_intermediate_size": 2048, "intermediate_size": 18432, "n_shared_experts": 1,
          "num_hidden_layers": 61}
-KIMI = MODEL | {"model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
+KIMI = MODEL | {"model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64, "n_routed_experts": 384,
+                "first_k_dense_replace": 1,
                 "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
                                         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
                                             "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
