@@ -604,6 +604,12 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
       // A widened tensor has the digests of its numbers, under their name.
       std::string recorded = part.name;
       if (auto found = widened_.find(part.name); found != widened_.end()) {
+        if (!part.at.empty()) {
+          throw Usage(fmt::format("`{}` is quantized and a part of `{}`, which cannot be joined in "
+                                  "the same run",
+                                  part.name, of.name),
+                      "convert the folder without `--spec` first, and the result with it");
+        }
         recorded = recorded_as = found->second.widening.numbers().path();
         Widened moved = std::move(found->second);
         widened_.erase(found);  // its key is the text of the path

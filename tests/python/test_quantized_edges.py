@@ -9,6 +9,7 @@ import pytest
 import test_generated_quantized as quantized
 from clients import client_of
 from hypothesis import Phase, find, settings
+from support import run_ok, run_tool
 
 torch = client_of("torch")
 converters = client_of("compressed_tensors.entrypoints.convert.converters")
@@ -84,6 +85,31 @@ def test_two_quantized_forms_of_a_tensor_are_rejected(cases):
              "weight_scales": torch.full((2, 32, 2), 127, dtype=torch.uint8)}
     done, _ = quantized.convert(state | other, config, "--dtype", "bf16")
     assert done.returncode == 2 and "another quantized tensor also becomes `model.x.weight`" in done.stderr, done
+
+
+def test_quantized_parts_are_joined_in_a_second_run(tmp_path):
+    config = {"model_type": "x", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    numbers = torch.randn(2, 128, 256, generator=torch.Generator().manual_seed(1)).to(torch.float8_e4m3fn)
+    scales = torch.tensor([[[1.5, 2]], [[0.25, 3]]])
+    state = {f"layers.{i}.w.weight{end}": part for i in range(2)
+             for end, part in (("", numbers[i]), ("_scale_inv", scales[i]))}
+    (tmp_path / "in").mkdir()
+    quantized.safetensors_torch.save_file(state, tmp_path / "in/model.safetensors")
+    (tmp_path / "in/config.json").write_text(json.dumps(config))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: s\nmodules:\n"
+                    "  layers.w.weight: {shape: [2, 128, 256], dtype: bf16, init: zeros}\n")
+    folder, wide, out = tmp_path / "in", tmp_path / "wide", tmp_path / "out"
+    to = ("--to", "safetensors", "-o")
+    refused = run_tool("convert", folder, "--dtype", "bf16", "--spec", spec, *to, out)
+    assert refused.returncode == 2 and not out.exists(), refused
+    assert "`layers.0.w.weight` is quantized and a part of `layers.w.weight`" in refused.stderr
+    assert "convert the folder without `--spec` first" in refused.stderr
+    run_ok("convert", folder, "--dtype", "bf16", *to, wide)
+    run_ok("convert", wide, "--spec", spec, *to, out)
+    wanted = (numbers.float() * scales.repeat_interleave(128, 2)).bfloat16()
+    made = quantized.safetensors_torch.load_file(out / "model.safetensors")
+    quantized.assert_same_bits(made["layers.w.weight"], wanted)
 
 
 @pytest.mark.parametrize("order", ["weight", "static", False, None])
