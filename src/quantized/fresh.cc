@@ -296,7 +296,7 @@ float FreshScales::Scaled(float number, float scale, float zero, float factor) c
       const bool is_f32 = widening_.fresh == Widening::Fresh::kNvfp4;
       float scaled = is_f32 ? number / scale : Rounded(number / scale);
       if (has_zeros()) scaled = Rounded(scaled + zero);
-      // Of two nearest values, the even code is taken. With one bit, the even code is -1.
+      // A tie takes the even code, which is the one of -1 for one bit, but torch rounds -0.5 to 0.
       if (widening_.codes.bits == 1 && scaled == -0.5F) return 0;
       // compressed-tensors multiplies numbers of 4 bits by their sign, which is 0 for -0. ModelOpt
       // takes the sign of numbers less than 0.

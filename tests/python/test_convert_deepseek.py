@@ -171,7 +171,7 @@ def test_quantized_kimi_k2_becomes_megatrons_checkpoint_in_one_run(tmp_path):
     dcp.load(made, checkpoint_id=tmp_path / "out")
     for name, t in expected.items():
         assert torch.equal(made[name].view(torch.int16), t.view(torch.int16)), name
-    # All tensors are those of the folder that was never quantized.
+    # The folder that was never quantized gives the same digests.
     write(tmp_path / "wide", wide)
     run_ok("convert", tmp_path / "wide", *TO_MEGATRON, "-o", tmp_path / "same")
     digests = [run_ok("digest", tmp_path / name).stdout.replace(f"/{name}", "") for name in ("out", "same")]
